@@ -28,17 +28,6 @@ import (
 // soon is the time limit for events that take milliseconds on an idle machine.
 const soon = 30 * time.Second
 
-// agentEnv in the environment makes the test binary the agent: a process that a test can
-// kill.
-const agentEnv = "HOLDFAST_TEST_AGENT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(agentEnv) != "" {
-		os.Exit(execute(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-	}
-	os.Exit(m.Run())
-}
-
 // execute executes a command line without a change to klog, which all tests share.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	return commandLine{out, errOut, func(*slog.Logger) {}}.execute(ctx, args)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/node/host"
+	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -200,7 +201,7 @@ func checkNode(f *flags) error {
 }
 
 func completeHost(f *flags) error {
-	f.host.CNIConfDirs, f.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
+	f.host.CNIConfDirs, f.host.CNIBinDirs = nodenet.CNIConfDirs(), nodenet.CNIBinDirs()
 	if f.confDirs != "" {
 		f.host.CNIConfDirs = strings.Split(f.confDirs, ",")
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
-	"github.com/holdfast-dev/holdfast/internal/node/host"
+	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -122,7 +122,7 @@ func TestParse(t *testing.T) {
 				Interval: 6 * time.Hour, MaxTime: 2 * time.Hour, MaxDirectories: 5_000_000,
 			}
 			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
-			want.host.CNIConfDirs, want.host.CNIBinDirs = host.CNIConfDirs(), host.CNIBinDirs()
+			want.host.CNIConfDirs, want.host.CNIBinDirs = nodenet.CNIConfDirs(), nodenet.CNIBinDirs()
 			want.host.Marker = "/run/holdfast/network_plugin.done"
 			test.want(&want)
 			got, err := parse(append([]string{"--node=n1"}, test.args...))
@@ -246,7 +246,7 @@ func TestTaintPrefixes(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, dir := range slices.Concat(host.CNIConfDirs(), host.CNIBinDirs()) {
+	for _, dir := range slices.Concat(nodenet.CNIConfDirs(), nodenet.CNIBinDirs()) {
 		require.Contains(t, usage, dir)
 	}
 	new(flags).flagSet().VisitAll(func(f *flag.Flag) {

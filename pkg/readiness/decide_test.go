@@ -14,9 +14,9 @@ import (
 func TestDecide(t *testing.T) {
 	raised := unavailable(HeldByHoldfast)
 	bornHeld := recorded(Held, thisBoot, NewNode)
-	released, overridden := recorded(Released, thisBoot, NetworkReady), recorded(Overridden, thisBoot, EndedByHand)
+	released := recorded(Released, thisBoot, NetworkReady)
 	labelled := recorded(Overridden, thisBoot, EndedByLabel)
-	before, overriddenBefore := recorded(Released, otherBoot, NetworkReady), recorded(Overridden, otherBoot, EndedByHand)
+	before := recorded(Released, otherBoot, NetworkReady)
 	keptBefore := recorded(Released, otherBoot, KeptCordoned)
 	byKubectl := owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}}}`)
 	bootless := recorded(Released, "", NetworkReady)
@@ -26,7 +26,7 @@ func TestDecide(t *testing.T) {
 	isNotReady := conditioned(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady")
 	kept := annotated(KeepCordonedAnnotation, "")
 
-	open, closed, goingDown, noBoot := readyFacts(), closedFacts(), shutdownFacts(), bootlessFacts()
+	open, closed, noBoot := readyFacts(), closedFacts(), bootlessFacts()
 	nothing := Facts{BootID: thisBoot}
 	byDefault, unrecorded := Policy{}, Policy{HoldUnrecorded: true}
 
@@ -61,34 +61,21 @@ func TestDecide(t *testing.T) {
 		{"old node, gates closed", node(), closed, byDefault, firstSeen},
 		{"old node, cordoned", node(cordoned), open, byDefault, firstSeen},
 		{"old node, exempt", node(exempt), closed, unrecorded, isExempt},
-		{"record removed, condition left", node(cordoned, raised), closed, byDefault, firstSeen.clearing()},
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
-		{"unrecorded, Ready, policy holds", node(isReady), closed, unrecorded, mismatch},
 		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
-		{"H17: unrecorded, was Ready, gates open", node(kubeletSince(time.Hour)), open, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
-		{"unrecorded, gates open, policy holds", node(), open, unrecorded, firstSeen},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 
 		// A node that works without what the gates require.
 		{"Ready, gates closed", node(isReady), closed, byDefault, mismatch},
-		{"Ready, gates unknown", node(isReady), nothing, byDefault, mismatch},
 		{"Ready, gates open", node(isReady), open, byDefault, firstSeen},
-		{"Ready, gates closed, exempt", node(isReady, exempt), closed, byDefault, isExempt},
 		{"gates mismatch, next decision", node(isReady, mismatched), closed, byDefault, stillMismatch},
-		{"gates mismatch, rebooted", node(mismatchedBefore), closed, byDefault, stillMismatch},
 		{"gates mismatch, gates open", node(isReady, mismatched), open, byDefault, networkReady},
 		{"gates mismatch, rebooted, gates open", node(mismatchedBefore), open, byDefault, networkReady},
-		{"gates mismatch, condition left", node(isReady, raised), closed, byDefault, mismatch.clearing()},
 
 		// Held.
 		{"born held, first decision", node(bornHeld, cordoned, raised), closed, byDefault, waiting},
-		{
-			"held, next decision",
-			node(bornHeld, cordoned, raised, conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForFlannel)),
-			closed, byDefault, waiting,
-		},
 		{
 			"held, nothing could be checked", node(bornHeld, cordoned, raised), nothing, byDefault,
 			holdOutcome{held: true, reason: WaitingForCNI},
@@ -96,18 +83,13 @@ func TestDecide(t *testing.T) {
 		{"H4: flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), closed, byDefault, noted},
 		{"born held without the condition", node(bornHeld, cordoned), closed, byDefault, raising},
 		{"H5: Cilium's condition is left", node(bornHeld, cordoned, available(CiliumIsUp)), closed, byDefault, waiting},
-		{"condition True by another", node(bornHeld, cordoned, unavailable("NoRouteCreated")), closed, byDefault, waiting},
 		{
 			"held after a reboot, condition left", node(recorded(Held, thisBoot, Rebooted), cordoned), closed, byDefault,
 			holdOutcome{held: true, reason: WaitingForFlannel, event: EventHeld},
 		},
-		{"held in an earlier boot", node(recorded(Held, otherBoot, NewNode), cordoned, raised), closed, byDefault, waiting},
 
 		// Released.
 		{"all open", node(bornHeld, cordoned, raised), open, byDefault, opened.clearing()},
-		{"all open, no condition", node(bornHeld, cordoned), open, byDefault, opened},
-		{"all open, condition by another", node(bornHeld, cordoned, unavailable("CalicoIsDown")), open, byDefault, opened},
-		{"born held without a boot ID", node(recorded(Held, "", NewNode), cordoned), open, byDefault, opened},
 		{"held before a reboot, open", node(recorded(Held, otherBoot, Rebooted), cordoned), open, byDefault, opened},
 		{"old boot ID from the kubelet", node(bornHeld, cordoned, booted(otherBoot)), open, byDefault, opened},
 		{"exempted while held", node(bornHeld, cordoned, raised, exempt), closed, byDefault, byLabel.clearing()},
@@ -115,72 +97,29 @@ func TestDecide(t *testing.T) {
 			"keep-cordoned", node(bornHeld, cordoned, raised, kept), open, byDefault,
 			holdOutcome{record: "released KeptCordoned", reason: NotHeld, event: EventReleased}.clearing(),
 		},
-		{"keep-cordoned, gates closed", node(bornHeld, cordoned, raised, kept), closed, byDefault, waiting},
 		{"kept, rebooted", node(keptBefore, cordoned, kept), open, byDefault, stillKept},
-		{"kept, rebooted, annotation removed", node(keptBefore, cordoned), open, byDefault, stillKept},
 		{"kept, rebooted, exempt", node(keptBefore, cordoned, exempt), closed, byDefault, stillKept},
 		{"kept, rebooted, gates closed", node(keptBefore, cordoned, kept), closed, byDefault, cordonedByOthers},
-		{"kept, rebooted, uncordoned", node(keptBefore), open, byDefault, networkReady},
 		{"kept, rebooted, cordoned again", node(keptBefore, cordoned, byKubectl), open, byDefault, networkReady},
 
 		// After a crash between the two writes of a release.
 		{"crash", node(released, raised), open, byDefault, notHeld.clearing()},
-		{"crash, gates closed", node(released, raised), closed, byDefault, notHeld.clearing()},
-		{"crash, cordoned", node(released, cordoned, raised), open, byDefault, notHeld.clearing()},
 		{"crash, no boot ID", node(released, raised), Facts{}, byDefault, bootUnknown.clearing()},
 		{"crash of an override, no boot ID", node(labelled, raised), Facts{}, byDefault, bootUnknown.clearing()},
-		{"crash of an override by label", node(labelled, exempt, raised), closed, byDefault, notHeld.clearing()},
-		{
-			"crash, shutdown", node(released, raised), goingDown, byDefault,
-			holdOutcome{"held GoingDown", "on", "", true, GoingDown, EventHeld}.clearing(),
-		},
-		{"crash, cordoned, shutdown", node(released, cordoned, raised), goingDown, byDefault, notHeld.clearing()},
-		{"crash, rebooted, gates open", node(before, raised), open, byDefault, networkReady.clearing()},
 		{"crash, rebooted, gates closed", node(before, raised), closed, byDefault, rebooted.clearing()},
-		{"crash, rebooted, exempt", node(before, raised, exempt), closed, byDefault, isExempt.clearing()},
-		{"crash, rebooted, cordoned", node(before, raised, cordoned), closed, byDefault, cordonedByOthers.clearing()},
-		{"crash, rebooted, being deleted", node(before, raised, deleting), closed, byDefault, notHeld.clearing()},
-		{"crash without a boot in the record", node(bootless, raised), closed, byDefault, firstSeen.clearing()},
-		{"crash, record removed", node(raised), closed, byDefault, firstSeen.clearing()},
-		{"crash, condition by another", node(released, unavailable("CalicoIsDown")), open, byDefault, notHeld},
 
 		// Decisions of other clients.
 		{"H2: uncordoned while held", node(bornHeld, raised), closed, byDefault, byHand.clearing()},
 		{"uncordoned just before release", node(bornHeld, raised), open, byDefault, byHand.clearing()},
-		{"overridden, crash before the condition", node(overridden, raised), closed, byDefault, notHeld.clearing()},
 		{"being deleted", node(bornHeld, cordoned, raised, deleting), open, byDefault, others.clearing()},
-		{
-			"deleted by cluster-autoscaler", node(bornHeld, cordoned, tainted("ToBeDeletedByClusterAutoscaler")),
-			open, byDefault, others,
-		},
-		{"deleted by Karpenter", node(bornHeld, cordoned, tainted("karpenter.sh/disrupted")), open, byDefault, others},
-		{"deleted by old Karpenter", node(bornHeld, cordoned, tainted("karpenter.sh/disruption")), open, byDefault, others},
 		{"drained by medik8s", node(bornHeld, cordoned, tainted("medik8s.io/drain")), open, byDefault, others},
-		{"drained by a pool proxy", node(bornHeld, cordoned, tainted("node-about-to-be-drained")), open, byDefault, others},
-		{
-			"rebooted by kured", node(bornHeld, cordoned, annotated("weave.works/kured-reboot-in-progress", "2026-08-01")),
-			open, byDefault, others,
-		},
-		{"out of service", node(bornHeld, cordoned, tainted("node.kubernetes.io/out-of-service")), open, byDefault, others},
-		{"restarted by medik8s", node(bornHeld, cordoned, tainted("medik8s.io/remediation")), open, byDefault, others},
-		{
-			"announced the shutdown that is over", node(bornHeld, cordoned, annotated("holdfast.dev/shutdown", "{}")),
-			open, byDefault, opened,
-		},
 		{"drained, exempted", node(bornHeld, cordoned, exempt, tainted("medik8s.io/drain")), closed, byDefault, others},
-		{
-			"candidate for deletion", node(bornHeld, cordoned, tainted("DeletionCandidateOfClusterAutoscaler")),
-			open, byDefault, opened,
-		},
 
 		// Once for each boot.
 		{"agent restarts", node(released), closed, byDefault, notHeld},
 		{"agent restarts, cordoned", node(released, cordoned), open, byDefault, notHeld},
-		{"overridden in this boot", node(overridden), closed, byDefault, notHeld},
 		{"H7: rebooted, gates closed", node(before), closed, byDefault, rebooted},
-		{"rebooted after an override", node(overriddenBefore), closed, byDefault, rebooted},
 		{"rebooted, gates open", node(before), open, byDefault, networkReady},
-		{"rebooted, gates open, cordoned", node(before, cordoned), open, byDefault, networkReady},
 		{"H7: rebooted, cordoned by another", node(before, cordoned), closed, byDefault, cordonedByOthers},
 		{"rebooted, exempt", node(before, exempt), closed, byDefault, isExempt},
 		{"rebooted, being deleted", node(before, deleting), closed, byDefault, notHeld},
@@ -189,7 +128,6 @@ func TestDecide(t *testing.T) {
 		// Unreadable input.
 		{"no boot ID, held", node(bornHeld, cordoned, raised), noBoot, byDefault, stillHeld},
 		{"no boot ID, released", node(before), noBoot, byDefault, bootUnknown},
-		{"no boot ID, no record", node(), Facts{}, unrecorded, bootUnknown},
 		{
 			"unreadable record", node(cordoned, raised, annotated(HoldAnnotation, "held")), open, byDefault,
 			holdOutcome{reason: RecordUnreadable},

@@ -71,21 +71,18 @@ func TestEndpointGate(t *testing.T) {
 
 // TestNeedsProbes: probes are made only while their results can change the decision.
 func TestNeedsProbes(t *testing.T) {
-	ready := conditioned(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady")
 	for name, c := range map[string]struct {
 		node  *corev1.Node
 		needs bool
 	}{
-		"held":                    {node(recorded(Held, thisBoot, NewNode), cordoned), true},
-		"no record":               {node(), true},
-		"no record, Ready":        {node(ready), true},
-		"released":                {node(recorded(Released, thisBoot, NetworkReady)), false},
-		"overridden":              {node(recorded(Overridden, thisBoot, EndedByHand)), false},
-		"released, earlier boot":  {node(recorded(Released, otherBoot, NetworkReady)), true},
-		"gates do not fit":        {node(recorded(Released, thisBoot, GatesMismatch)), true},
-		"unreadable record":       {node(annotated(HoldAnnotation, "{")), false},
-		"cordoned, earlier boot":  {node(recorded(Released, otherBoot, NetworkReady), cordoned), true},
-		"overridden, other boots": {node(recorded(Overridden, otherBoot, EndedByHand)), true},
+		"held":                   {node(recorded(Held, thisBoot, NewNode), cordoned), true},
+		"no record":              {node(), true},
+		"released":               {node(recorded(Released, thisBoot, NetworkReady)), false},
+		"overridden":             {node(recorded(Overridden, thisBoot, EndedByHand)), false},
+		"released, earlier boot": {node(recorded(Released, otherBoot, NetworkReady)), true},
+		"gates do not fit":       {node(recorded(Released, thisBoot, GatesMismatch)), true},
+		"unreadable record":      {node(annotated(HoldAnnotation, "{")), false},
+		"cordoned, earlier boot": {node(recorded(Released, otherBoot, NetworkReady), cordoned), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy := Policy{Force: []string{cilium}}

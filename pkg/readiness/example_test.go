@@ -59,27 +59,3 @@ func ExamplePolicy_Validate() {
 	// <nil> [network-plugin.service]
 	// unknown gate "calico"
 }
-
-// The leader checks a hold that no agent maintains.
-func ExampleCheckHold() {
-	limits := readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Release: true}
-	for _, age := range []time.Duration{time.Minute, 2 * time.Minute, 10 * time.Minute} {
-		check := readiness.CheckHold(bornHeld(), readiness.HoldHistory{Age: age}, limits, time.Now())
-		fmt.Printf("%s %q\n", check.State, check.Decision.Reason)
-	}
-	// Output:
-	// waiting ""
-	// agent_missing "AgentMissing"
-	// overdue "NotHeld"
-}
-
-func ExampleParseRecord() {
-	record, err := readiness.ParseRecord(`{"state":"held","bootID":"boot-1","reason":"Rebooted"}`)
-	fmt.Println(record.State, record.BootID, record.Reason, err)
-
-	_, err = readiness.ParseRecord(`{"state":"waiting"}`)
-	fmt.Println(err)
-	// Output:
-	// held boot-1 Rebooted <nil>
-	// reading hold record: unknown state "waiting"; want held, released or overridden
-}

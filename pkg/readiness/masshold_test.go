@@ -31,7 +31,6 @@ func TestMassHold(t *testing.T) {
 		ok   bool
 		why  string
 	}{
-		{"none stuck", hold(5, nil, now), false, ""},
 		{"no nodes", MassHold{}, false, ""},
 		{"two of three", hold(3, at(1, 2), now), false, ""},
 		{"three of three", hold(3, at(1, 2, 3), now), true, "3 of 3 nodes"},

@@ -28,36 +28,37 @@ const (
 // Record is the value of HoldAnnotation: who closed the node, in which boot, and why. The
 // cordon is a single bit without an owner; the Record states the owner.
 type Record struct {
-	State State
+	State State `json:"state"`
 	// BootID is the boot in which the state was entered, empty if the writer did not know it. With
 	// NetworkUp it is the boot in which that was recorded. FirstBootID is the boot in which the
 	// state was entered then, empty if it is unknown.
-	BootID, FirstBootID string
+	BootID      string `json:"bootID,omitempty"`
+	FirstBootID string `json:"firstBootID,omitempty"`
 	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
 	// had no clock, like the born-held policy. It is for people; no decision depends on it.
-	Since  time.Time
-	Reason RecordReason
+	Since  time.Time    `json:"-"`
+	Reason RecordReason `json:"reason,omitempty"`
 	// Taint is the key of the taint that holds the node, empty for a hold by cordon. A release
 	// follows this field even if the policy has changed, so a node that was held under an
 	// older policy is still released.
-	Taint string
+	Taint string `json:"taint,omitempty"`
 	// Marks are the autoscaler annotations that the hold has set, sorted. The end of the
 	// hold removes them. If it is not known then whether the node has etcd, they stay listed
 	// until it is known.
-	Marks []string
+	Marks []string `json:"marks,omitempty"`
 	// NetworkUp is the reason with which the network plugin set NetworkUnavailable to False in
 	// the boot of the record while other gates were closed. It is kept because the hold then
 	// sets the condition again and overwrites the plugin's value.
-	NetworkUp string
+	NetworkUp string `json:"networkUp,omitempty"`
 	// NetworkBuilt is true if the marker of the network_plugin role was present while other
 	// gates were closed, in this boot or an earlier boot of the hold. A reboot removes the
 	// marker, and the role does not run again.
-	NetworkBuilt bool
+	NetworkBuilt bool `json:"networkBuilt,omitempty"`
 	// Stamps are the write times of the conditions that gates wait for, by type, as of the
 	// last write of the record or the shutdown of the host.
-	Stamps map[string]Stamp
+	Stamps map[string]Stamp `json:"stamps,omitempty"`
 	// Drained is the last drain that was allowed during the hold, nil if there was none.
-	Drained *Drain
+	Drained *Drain `json:"drained,omitempty"`
 }
 
 // Stamp is the time at which a condition of the Node was written, and the boot in which that
@@ -68,19 +69,10 @@ type Stamp struct {
 	BootID string `json:"bootID"`
 }
 
+// A wireRecord is a Record in JSON.
 type wireRecord struct {
-	State  State        `json:"state"`
-	BootID string       `json:"bootID,omitempty"`
-	Since  string       `json:"since,omitempty"`
-	Reason RecordReason `json:"reason,omitempty"`
-	Taint  string       `json:"taint,omitempty"`
-
-	FirstBootID  string           `json:"firstBootID,omitempty"`
-	Marks        []string         `json:"marks,omitempty"`
-	NetworkUp    string           `json:"networkUp,omitempty"`
-	NetworkBuilt bool             `json:"networkBuilt,omitempty"`
-	Stamps       map[string]Stamp `json:"stamps,omitempty"`
-	Drained      *Drain           `json:"drained,omitempty"`
+	Record
+	Since string `json:"since,omitempty"`
 }
 
 // ParseRecord parses the value of HoldAnnotation and ignores unknown fields. After an error
@@ -95,10 +87,7 @@ func ParseRecord(value string) (Record, error) {
 	default:
 		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", w.State)
 	}
-	r := Record{
-		State: w.State, BootID: w.BootID, FirstBootID: w.FirstBootID, Reason: w.Reason, Taint: w.Taint,
-		Marks: w.Marks, NetworkUp: w.NetworkUp, NetworkBuilt: w.NetworkBuilt, Stamps: w.Stamps, Drained: w.Drained,
-	}
+	r := w.Record
 	if len(r.Marks) == 0 {
 		r.Marks = nil
 	}
@@ -121,10 +110,7 @@ func ParseRecord(value string) (Record, error) {
 
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
-	w := wireRecord{
-		State: r.State, BootID: r.BootID, FirstBootID: r.FirstBootID, Reason: r.Reason, Taint: r.Taint,
-		Marks: r.Marks, NetworkUp: r.NetworkUp, NetworkBuilt: r.NetworkBuilt, Stamps: r.Stamps, Drained: r.Drained,
-	}
+	w := wireRecord{Record: r}
 	if !r.Since.IsZero() {
 		w.Since = r.Since.UTC().Format(time.RFC3339)
 	}

@@ -118,7 +118,7 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	inService, inServiceBefore := recorded(Released, thisBoot, NetworkReady), recorded(Released, otherBoot, NetworkReady)
 	bornHeld, forShutdown := recorded(Held, thisBoot, NewNode), recorded(Held, thisBoot, GoingDown)
-	isExempt, mismatched := recorded(Released, thisBoot, Exempt), recorded(Released, thisBoot, GatesMismatch)
+	mismatched := recorded(Released, thisBoot, GatesMismatch)
 	for _, c := range []struct {
 		name   string
 		node   *corev1.Node
@@ -131,18 +131,12 @@ func TestShutdown(t *testing.T) {
 		held   bool
 	}{
 		{"in service", node(inService), readyFacts(), Policy{}, "on", GoingDown, true},
-		{"overridden", node(recorded(Overridden, thisBoot, EndedByHand)), readyFacts(), Policy{}, "on", GoingDown, true},
-		{"held, gates open", node(bornHeld, cordoned), readyFacts(), Policy{}, "", "", true},
 		{"held, gates closed", node(bornHeld, cordoned), closedFacts(), Policy{}, "", "", true},
-		{"held for the shutdown", node(forShutdown, cordoned), readyFacts(), Policy{}, "", "", true},
 		{"uncordoned since", node(forShutdown), readyFacts(), Policy{}, "", EndedByHand, false},
-		{"cordoned by another", node(inService, cordoned), readyFacts(), Policy{}, "", "", false},
-		{"exempt", node(isExempt, exempt), readyFacts(), Policy{}, "", "", false},
 		{"held, exempt since", node(forShutdown, cordoned, exempt), readyFacts(), Policy{}, "off", NetworkReady, false},
 		{"being deleted", node(inService, deleting), readyFacts(), Policy{}, "", "", false},
 		{"gates mismatch", node(mismatched), closedFacts(), Policy{}, "", "", false},
 		{"no record", node(), readyFacts(), Policy{HoldUnrecorded: true}, "", FirstSeen, false},
-		{"boot unknown", node(inService), bootlessFacts(), Policy{}, "", "", false},
 		{"another boot, gates open", node(inServiceBefore), readyFacts(), Policy{}, "", NetworkReady, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -176,14 +170,11 @@ func TestShutdownHold(t *testing.T) {
 		"cancelled":                 {readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true }), false},
 		"cancelled, gates closed":   {staysUp(true), false},
 		"soft reboot, gates closed": {staysUp(false), true},
-		"agent restarted":           {readyFactsWith(func(f *Facts) { f.StaysUp = true }), false},
 		"agent restarts":            {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
-		"no logind, gates open":     {readyFacts(), false},
 		"no logind, gates closed":   {closedFacts(), true},
 		"next boot, gates closed": {
 			readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true,
 		},
-		"next boot, gates open": {readyFactsWith(func(f *Facts) { f.BootID = otherBoot }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(recorded(Released, thisBoot, NetworkReady))
@@ -285,11 +276,7 @@ func TestRestoredTaint(t *testing.T) {
 		facts Facts
 	}{
 		"released":                 {restored(Released, thisBoot, NetworkReady), readyFacts()},
-		"released, gates closed":   {restored(Released, thisBoot, NetworkReady), closedFacts()},
-		"overridden":               {restored(Overridden, thisBoot, EndedByHand), closedFacts()},
-		"gates mismatch":           {restored(Released, thisBoot, GatesMismatch), closedFacts()},
 		"another boot, gates open": {restored(Released, otherBoot, NetworkReady), readyFacts()},
-		"another boot, exempt":     {isExempt, closedFacts()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Decide(c.node, c.facts, policy, noon())

@@ -50,7 +50,6 @@ func TestCheckHold(t *testing.T) {
 	raised := unavailable(HeldByHoldfast)
 	bornHeld, byTaint := recorded(Held, thisBoot, NewNode), heldByTaint(holdTaint)
 	released, givenUp := recorded(Released, thisBoot, NetworkReady), recorded(Released, thisBoot, Overdue)
-	overridden, labelled := recorded(Overridden, thisBoot, EndedByHand), recorded(Overridden, thisBoot, EndedByLabel)
 	reported := conditioned(NetworkHeld, yes, WaitingForFlannel)
 	shutdown := conditioned(NetworkHeld, yes, GoingDown)
 	reportedMissing := conditioned(NetworkHeld, yes, AgentMissing)
@@ -84,17 +83,11 @@ func TestCheckHold(t *testing.T) {
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
 		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
-		{"overridden, cordoned since", node(overridden, cordoned), time.Hour, release, checkOutcome{}},
 
 		// An agent has two minutes.
-		{"just born", born(), 0, release, waiting},
 		{"before the agent timeout", born(), agentLate - 1, release, waiting},
 		{"no agent", born(), agentLate, release, missing},
-		{"no agent, reported before", born(reportedMissing), agentLate, keep, missing},
 		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
-		{"no agent, Cilium", node(bornHeld, cordoned, available(CiliumIsUp)), agentLate, keep, missing},
-		{"no agent, route controller", node(bornHeld, cordoned, available(RouteCreated)), agentLate, keep, missing},
-		{"no agent, taint mode", node(byTaint, tainted(holdTaint)), agentLate, keep, missing},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
 		{
 			"condition of the last boot", node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
@@ -110,12 +103,10 @@ func TestCheckHold(t *testing.T) {
 		{"overdue, agent waits", born(reported), holdLate, keep, overdueWithAgent},
 		{"given up, no agent", born(), holdLate, release, ended(opened.clearing())},
 		{"given up, agent waits", born(reported), holdLate, release, ended(opened.clearing()).withAgent()},
-		{"given up, no condition", node(recorded(Held, thisBoot, Rebooted), cordoned), holdLate, release, ended(opened)},
 		{"given up, taint mode", node(byTaint, tainted(holdTaint)), holdLate, release, ended(untainted)},
 		{"given up, keep-cordoned", born(keptCordoned), holdLate, release, ended(leftCordoned.clearing())},
 
 		// The hold is not the cause.
-		{"deleted by cluster-autoscaler", born(tainted("ToBeDeletedByClusterAutoscaler")), time.Hour, release, blocked},
 		{"being deleted", born(deleting), time.Hour, release, blocked},
 		{
 			"unreachable kubelet", born(conditioned(corev1.NodeReady, unknown, "NodeStatusUnknown")), time.Hour, release,
@@ -128,11 +119,6 @@ func TestCheckHold(t *testing.T) {
 		{"given up, crash, taint mode", node(givenUp, conditioned(NetworkHeld, yes, Overdue)), 0, keep, ending(notHeld)},
 		{"release in progress", node(released, reported, raised), agentLate - 1, keep, ending(holdOutcome{}).withAgent()},
 		{"release, crash", node(released, reported, raised), agentLate, keep, ending(notHeld.clearing()).withAgent()},
-		{"release, crash, no condition", node(released, reported), agentLate, keep, ending(notHeld).withAgent()},
-		{
-			"override, crash", node(labelled, reported, raised, exempt), agentLate, keep,
-			ending(notHeld.clearing()).withAgent(),
-		},
 		{
 			"agent without a boot ID", node(released, conditioned(NetworkHeld, unknown, BootUnknown)), time.Hour, release,
 			checkOutcome{agent: true},
@@ -142,7 +128,6 @@ func TestCheckHold(t *testing.T) {
 		{"label, no agent", born(exempt), agentLate, keep, ending(byLabel.clearing())},
 		{"label", born(exempt), agentLate - 1, keep, waiting},
 		{"label, drained", born(exempt, drained), agentLate, keep, blocked},
-		{"uncordoned, being deleted", node(bornHeld, raised, deleting), agentLate, keep, ending(byHand.clearing())},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := c.node.DeepCopy()
@@ -175,25 +160,6 @@ func TestShutdownAfterReboot(t *testing.T) {
 	}
 }
 
-// TestAgentRespectsOverdueRelease: after the leader has given up a hold, a later agent leaves
-// the node alone, but only in this boot.
-func TestAgentRespectsOverdueRelease(t *testing.T) {
-	for name, reported := range map[string]string{"boot from the kubelet": thisBoot, "boot from the record": ""} {
-		t.Run(name, func(t *testing.T) {
-			held := node(recorded(Held, thisBoot, NewNode), booted(reported), cordoned)
-			d := CheckHold(held, ofAge(time.Hour), releasingLimits(), noon()).Decision
-			after := node(annotated(HoldAnnotation, d.Record.Format()))
-			later := Decide(after, closedFacts(), Policy{}, noon())
-			require.Nil(t, later.Record)
-			require.False(t, later.Held)
-			require.Equal(t, d.Message, later.Message, "the condition is not written again")
-			rebooted := closedFacts()
-			rebooted.BootID = otherBoot
-			require.True(t, Decide(after, rebooted, Policy{}, noon()).Held)
-		})
-	}
-}
-
 // TestOverdueReleaseMarks: the leader removes the marks of the hold, and keeps the stamps.
 func TestOverdueReleaseMarks(t *testing.T) {
 	held := Record{State: Held, BootID: thisBoot, Reason: GoingDown, Marks: []string{autoscaler.Karpenter}}
@@ -208,25 +174,6 @@ func TestOverdueReleaseMarks(t *testing.T) {
 	// The leader has labelled the node, because two other nodes list a member there.
 	n.Labels[etcdMemberLabel] = "true"
 	require.Empty(t, CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision.Annotations)
-}
-
-// TestLeaderKeepsStamps: the stamps are kept for the next boot, however the leader ends a
-// hold.
-func TestLeaderKeepsStamps(t *testing.T) {
-	stamps := map[string]Stamp{"StorageReady": {At: "x", BootID: otherBoot}}
-	hold := recordedAs(Record{State: Held, BootID: thisBoot, Reason: Rebooted, Stamps: stamps})
-	for name, n := range map[string]*corev1.Node{
-		"given up":      node(hold, cordoned),
-		"uncordoned":    node(hold),
-		"label":         node(hold, cordoned, exempt),
-		"keep-cordoned": node(hold, cordoned, annotated(KeepCordonedAnnotation, "")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
-			require.NotEqual(t, Held, d.Record.State)
-			require.Equal(t, stamps, d.Record.Stamps)
-		})
-	}
 }
 
 // TestLeaderKeepsPluginReason: the leader does not know the agent's gates. It records the
@@ -248,9 +195,6 @@ func TestCheckHoldIsStable(t *testing.T) {
 	bornHeld := recorded(Held, thisBoot, NewNode)
 	for name, n := range map[string]*corev1.Node{
 		"condition by Holdfast":   node(bornHeld, cordoned, unavailable(HeldByHoldfast)),
-		"cleared by flannel":      node(bornHeld, cordoned, available("FlannelIsUp")),
-		"no condition":            node(bornHeld, cordoned),
-		"condition by Cilium":     node(bornHeld, cordoned, available(CiliumIsUp)),
 		"held by taint":           node(heldByTaint(holdTaint), tainted(holdTaint)),
 		"held before this reboot": node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned),
 	} {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
+	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -21,73 +19,26 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// brokenTransport stands between the agent and the API server. It causes failures that no real
-// server causes on demand.
-type brokenTransport struct {
-	mu     sync.Mutex
-	broken func(*http.Request) int // returns the status of the answer, or 0 to forward the request
-	next   http.RoundTripper
+// The default handlers of errors sleep by a clock that began outside of all bubbles.
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = nil
+	os.Exit(m.Run())
 }
 
-func (b *brokenTransport) set(broken func(*http.Request) int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.broken = broken
-}
-
-func (b *brokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	b.mu.Lock()
-	broken := b.broken
-	b.mu.Unlock()
-	if broken == nil {
-		return b.next.RoundTrip(r)
-	}
-	status := broken(r)
-	if status == 0 {
-		return b.next.RoundTrip(r)
-	}
-	reason := map[int]metav1.StatusReason{
-		http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
-		http.StatusInternalServerError: metav1.StatusReasonInternalError, http.StatusConflict: metav1.StatusReasonConflict,
-		http.StatusUnprocessableEntity: metav1.StatusReasonInvalid,
-	}[status]
-	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"broken by the test",`+
-		`"reason":%q,"code":%d}`, reason, status)
-	return &http.Response{
-		StatusCode: status, Status: http.StatusText(status), Request: r, Proto: "HTTP/2.0", ProtoMajor: 2,
-		Header: http.Header{"Content-Type": {"application/json"}},
-		Body:   io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
-	}, nil
-}
-
-// refuse answers writes to the agent's Node that contain a text with a status, as a policy or a
-// webhook of the cluster does.
-func (b *brokenTransport) refuse(code int, node, text string) {
-	b.set(func(req *http.Request) int {
-		if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/nodes/"+node) {
-			return 0
-		}
-		body, err := io.ReadAll(req.Body)
-		if err != nil || strings.Contains(string(body), text) {
-			return code
-		}
-		req.Body = io.NopCloser(strings.NewReader(string(body)))
-		return 0
-	})
-}
-
-// fakeNodeAPI is an API server with one Node that goes away and comes back, in a bubble. The
-// tests testServerAway and those of cmd/agent stop, kill and restart a real one. An outage of a
-// minute takes no time here.
+// fakeNodeAPI is an API server with one Node that fails, goes away and comes back, in a bubble. An
+// outage of a minute takes no time here. cmd/agent stops, kills and restarts a real one.
 type fakeNodeAPI struct {
 	mu      sync.Mutex
 	node    *corev1.Node
@@ -96,8 +47,12 @@ type fakeNodeAPI struct {
 	silent bool
 	// away returns the failure of a request. It is nil while the server answers.
 	away func(context.Context) error
-	// afterWrite is called after each write, with the lock held. Its error replaces the answer.
-	afterWrite func(after *corev1.Node) error
+	// beforeWrite is called before each write. Its error, if any, is the answer. afterWrite is called
+	// after each write, with the lock held. Its error replaces the answer.
+	beforeWrite func(body string) error
+	afterWrite  func(after *corev1.Node) error
+	// areEventsHanging makes the server answer no request for an event.
+	areEventsHanging bool
 	// answered, failed and conflicts count requests. eventReasons are the reasons of the events.
 	answered, failed, conflicts int
 	eventReasons                []string
@@ -199,10 +154,15 @@ func (f *fakeNodeAPI) Watch(ctx context.Context, o metav1.ListOptions) (watch.In
 }
 
 func (f *fakeNodeAPI) Patch(
-	ctx context.Context, name string, kind types.PatchType, body []byte, _ metav1.PatchOptions, _ ...string,
+	ctx context.Context, _ string, kind types.PatchType, body []byte, _ metav1.PatchOptions, _ ...string,
 ) (*corev1.Node, error) {
 	if err := f.request(ctx); err != nil {
 		return nil, err
+	}
+	if f.beforeWrite != nil {
+		if err := f.beforeWrite(string(body)); err != nil {
+			return nil, err
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,7 +174,7 @@ func (f *fakeNodeAPI) Patch(
 	}
 	if v := guard.Metadata.ResourceVersion; v != "" && v != f.node.ResourceVersion {
 		f.conflicts++
-		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, name, errors.New("it has moved"))
+		return nil, refusal(http.StatusConflict)
 	}
 	before, err := json.Marshal(f.node)
 	if err != nil {
@@ -260,6 +220,9 @@ func (f *fakeNodeAPI) update(n *corev1.Node) {
 }
 
 func (f *fakeNodeAPI) Create(ctx context.Context, event *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {
+	if f.areEventsHanging {
+		<-ctx.Done()
+	}
 	if err := f.request(ctx); err != nil {
 		return nil, err
 	}
@@ -267,9 +230,33 @@ func (f *fakeNodeAPI) Create(ctx context.Context, event *corev1.Event, _ metav1.
 	return event, nil
 }
 
+// refusal returns the error of a request that the API server answers with a status.
+func refusal(code int) error {
+	of := schema.GroupResource{Resource: "nodes"}
+	return apierrors.NewGenericServerResponse(code, http.MethodPatch, of, testNode, "", 0, true)
+}
+
+// edit changes the Node as another writer does.
+func (f *fakeNodeAPI) edit(change func(*corev1.Node)) {
+	f.locked(func() {
+		n := f.node.DeepCopy()
+		change(n)
+		f.update(n)
+	})
+}
+
 // slowTick is the default of --tick. A held node is released within this time, whatever events
 // are lost.
 const slowTick = 10 * time.Second
+
+type listFunc func(context.Context, metav1.ListOptions) (runtime.Object, error)
+
+// answering lists objects after a second.
+func answering(list runtime.Object) listFunc {
+	return func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+		return list, pause(ctx, time.Second)
+	}
+}
 
 // bubbleFixture is an agent in a bubble. Its host causes no events: it has no inotify and no
 // D-Bus.
@@ -277,8 +264,15 @@ type bubbleFixture struct {
 	t     *testing.T
 	api   *fakeNodeAPI
 	agent *Agent
+	logs  func() string
 	facts latest[readiness.Facts]
-	// policy, probeGate, scanTakes, searchTakes and unread are set before the agent starts.
+	// servers are the etcd servers of the host. Each of them answers as testMember.
+	servers latest[[]evidence.Server]
+	// listClusters and listObservations are the answers to requests for these objects.
+	listClusters, listObservations listFunc
+	// shutdowns are the versions of the Node at which the agent allowed a shutdown.
+	shutdowns []*corev1.Node
+	// The fields below, and the lists, are set before the agent starts.
 	policy    readiness.Policy
 	probeGate func(context.Context, readiness.Endpoint) error
 	scanTakes time.Duration
@@ -293,8 +287,11 @@ type bubbleFixture struct {
 func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)) {
 	synctest.Test(t, func(t *testing.T) {
 		node.Name, node.UID, node.ResourceVersion = testNode, "uid-1", "5"
-		f := &bubbleFixture{t: t, api: &fakeNodeAPI{node: node}}
+		log, logs := recordLog(t)
+		f := &bubbleFixture{t: t, api: &fakeNodeAPI{node: node}, logs: logs}
 		f.facts.set(closedNetwork())
+		f.listClusters = answering(&v1alpha1.EtcdClusterList{})
+		f.listObservations = answering(&v1alpha1.EtcdObservationList{})
 		if prepare != nil {
 			prepare(f)
 		}
@@ -309,13 +306,25 @@ func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)
 				if isSearching {
 					return evidence.Findings{Searching: true}
 				}
-				return evidence.Findings{Unknown: f.unread}
+				servers, _ := f.servers.get()
+				return evidence.Findings{Found: servers, Unknown: f.unread}
 			},
-			SearchData: func() { f.searches.Add(1) },
-			Watch:      func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
-			ProbeGate:  f.probeGate, Policy: f.policy, Tick: slowTick, Log: discardLog(),
+			Identify: func(context.Context, evidence.Server) evidence.Identity { return foundMember(0).Identity },
+			ListMembers: func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error) {
+				return nil, errors.New("not read")
+			},
+			AllowShutdown: func() error { f.shutdowns = append(f.shutdowns, f.node()); return nil },
+			SearchData:    func() { f.searches.Add(1) },
+			Watch:         func(ctx context.Context, _ func()) error { <-ctx.Done(); return context.Cause(ctx) },
+			ProbeGate:     f.probeGate, Policy: f.policy, Tick: slowTick, Log: log,
 		})
 		require.NoError(t, err)
+		stores := f.agent.clusters
+		stores.clusters.list, stores.observations.list = f.listClusters, f.listObservations
+		unwatched := func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			return nil, refusal(http.StatusUnprocessableEntity) // so they are listed
+		}
+		stores.clusters.watch, stores.observations.watch = unwatched, unwatched
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := make(chan error, 1)
@@ -335,6 +344,12 @@ func whileHeld(t *testing.T, policy readiness.Policy, act func(*bubbleFixture)) 
 		require.True(f.t, isHeld(f.node()), "the Node explains that it is held")
 		act(f)
 	})
+}
+
+// host changes the network of the host, and notifies the agent.
+func (f *bubbleFixture) host(facts readiness.Facts) {
+	f.facts.set(facts)
+	f.agent.onHostChange()
 }
 
 func (f *bubbleFixture) node() (n *corev1.Node) {

@@ -5,277 +5,318 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
+	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// TestAPIServer runs all tests that need a real API server on one, because each server takes
-// seconds to start.
-func TestAPIServer(t *testing.T) {
-	s := startTestServer(t)
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T, testServer)
-	}{
-		{"node loop", testNodeLoop},
-		{"shutdown", testShutdown},
-		{"etcd", testEtcd},
-		{"F74 drain of a held node", testDrainOfHeldNode},
-		{"other members", testOtherMembers},
-		{"restart of the agent", testRestart},
-		{"server errors", testServerErrors},
-		{"refusals", testRefusals},
-		{"server away", testServerAway},
-	} {
-		t.Run(part.name, func(t *testing.T) { part.run(t, s) })
-	}
+// holdsMember gives the host a member that answers.
+func holdsMember(f *bubbleFixture) { f.servers.set([]evidence.Server{foundMember(812).Server}) }
+
+// inService returns a Node whose hold has ended in this boot.
+func inService(boot string) *corev1.Node {
+	record := readiness.Record{State: readiness.Released, BootID: boot, Reason: readiness.NetworkReady}
+	n := bornHeld(testNode)
+	n.Annotations[readiness.HoldAnnotation] = record.Format()
+	n.Spec.Unschedulable, n.Status.Conditions = false, nil
+	return n
 }
 
-func testNodeLoop(t *testing.T, s testServer) {
-	t.Run("release", func(t *testing.T) {
-		s.register(t, bornHeld("born-held"))
-		f := start(t, s, "born-held", nil)
-		s.until(t, f.name, "held with a reason", hasReason(readiness.WaitingForCNI))
-		reads := atomic.Int64{}
-		f.transport.set(func(req *http.Request) int {
-			if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/nodes/born-held") {
-				reads.Add(1)
-			}
-			return 0
-		})
-		began := time.Now()
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "uncordoned", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
-		took := time.Since(began)
-		t.Logf("released %s after the network was ready", took)
-		require.Less(t, took, 5*time.Second, "half a tick")
-		s.until(t, f.name, "free of the hold", isFree)
-		f.event("Released")
-		require.Zero(t, reads.Load(), "the second write is based on the answer to the first, and causes no conflict")
-	})
-
-	t.Run("conflict", func(t *testing.T) {
-		s.register(t, bornHeld("lost-race"))
-		f := start(t, s, "lost-race", nil)
-		s.until(t, f.name, "held with a reason", hasReason(readiness.WaitingForCNI))
-		lost := make(chan struct{})
-		f.transport.set(func(req *http.Request) int {
-			if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/nodes/lost-race") {
-				return 0
-			}
-			f.transport.set(nil)
-			f.mu.Lock()
-			f.facts = closedNetwork() // without an event
-			f.mu.Unlock()
-			close(lost)
-			return http.StatusConflict
-		})
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		<-lost
-		require.Never(t, func() bool {
-			n, err := s.nodes.Get(t.Context(), f.name, metav1.GetOptions{})
-			return err != nil || !n.Spec.Unschedulable
-		}, 500*time.Millisecond, 10*time.Millisecond, "the facts from before the conflict must not release the node")
-	})
-
-	t.Run("cordon by hand", func(t *testing.T) {
-		n := bornHeld("own-cordon")
-		n.Annotations = nil
-		s.register(t, n)
-		f := start(t, s, n.Name, func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "recorded as not held", isReleased)
-		require.True(t, s.get(t, f.name).Spec.Unschedulable, "the cordon stays")
-	})
-
-	t.Run("late Node, and another of the same name", func(t *testing.T) {
-		f := start(t, s, "late", nil)
-		f.requireLog("waiting for the node to register")
-		first := s.register(t, bornHeld(f.name))
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "released", isReleased)
-		f.host(func(f *fixture) { f.facts = closedNetwork() })
-		require.NoError(t, s.nodes.Delete(t.Context(), f.name, metav1.DeleteOptions{}))
-		require.Eventually(t, func() bool { return strings.Count(f.logs(), "waiting for the node to register") == 2 },
-			soon, 10*time.Millisecond)
-		second := s.register(t, bornHeld(f.name))
-		require.NotEqual(t, first.UID, second.UID)
-		s.until(t, f.name, "held with a reason", func(n *corev1.Node) bool {
-			return n.UID == second.UID && n.Spec.Unschedulable && isHeld(n)
-		})
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "released", isReleased)
-	})
-
-	t.Run("frequent writes of others", func(t *testing.T) {
-		s.register(t, bornHeld("storm"))
-		f := start(t, s, "storm", nil)
-		s.until(t, f.name, "held with a reason", isHeld)
-		ctx, cancel := context.WithCancel(t.Context())
-		writes, ended := atomic.Int64{}, make(chan struct{})
-		go func() {
-			defer close(ended)
-			for pause(ctx, 10*time.Millisecond) == nil {
-				body := []byte(`{"metadata":{"annotations":{"example.org/other":"` + time.Now().Format(time.StampNano) + `"}}}`)
-				if _, err := s.nodes.Patch(ctx, f.name, types.MergePatchType, body, metav1.PatchOptions{}); err == nil {
-					writes.Add(1)
-				}
-			}
-		}()
-		require.Eventually(t, func() bool { return writes.Load() > 5 }, soon, time.Millisecond)
-		began := time.Now()
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "released", isReleased)
-		t.Logf("released %s after the network was ready, during %d writes of others", time.Since(began), writes.Load())
-		cancel()
-		<-ended
-		require.NotEmpty(t, s.get(t, f.name).Annotations["example.org/other"], "the writes of others stay")
-		require.LessOrEqual(t, strings.Count(f.logs(), "failed to reconcile the Node"), 3, f.logs())
-	})
-}
-
-// testShutdown checks that the agent allows a shutdown as soon as the API server has the cordon,
-// and not earlier.
-func testShutdown(t *testing.T, s testServer) {
-	n := bornHeld("going-down")
-	s.register(t, n)
-	f := start(t, s, n.Name, func(f *fixture) { f.facts = openNetwork() })
-	s.until(t, f.name, "released", isReleased)
-	require.Empty(t, f.shutdowns)
-
-	var refused atomic.Int64
-	f.transport.set(func(req *http.Request) int {
-		if req.Method == http.MethodPatch && refused.Add(1) < 3 {
-			return http.StatusInternalServerError
-		}
-		return 0
-	})
-	f.host(func(f *fixture) { f.facts.GoingDown = true })
-	select {
-	case cordoned := <-f.shutdowns:
-		require.True(t, cordoned, "the shutdown is allowed after the cordon")
-	case <-time.After(soon):
-		require.Fail(t, "the shutdown was not allowed")
-	}
-	s.until(t, f.name, "held with a reason", func(n *corev1.Node) bool {
-		return hasReason(readiness.GoingDown)(n) && status(n, corev1.NodeNetworkUnavailable) != corev1.ConditionTrue
-	})
-
-	f.host(func(f *fixture) { f.facts.GoingDown = false })
-	s.until(t, f.name, "released after the shutdown was cancelled", isReleased)
-	f.host(func(f *fixture) { f.facts.GoingDown = true })
-	require.True(t, <-f.shutdowns, "the next shutdown is delayed too")
-	require.Empty(t, f.shutdowns, "each shutdown is allowed once")
-}
-
-func testServerErrors(t *testing.T, s testServer) {
-	for i, c := range []struct {
-		name   string
-		status int
-		times  int64
+// TestServerErrors opens the network of a held node while the API server refuses writes.
+func TestServerErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		code, times int
 		// atLeast is the sum of the delays: 50 ms, 100 ms, 200 ms, …
 		atLeast time.Duration
 	}{
-		{"conflict", http.StatusConflict, 12, 150 * time.Millisecond}, // five attempts without a delay
-		{"too many requests", http.StatusTooManyRequests, 5, 1550 * time.Millisecond},
-		{"internal error", http.StatusInternalServerError, 15, 1550 * time.Millisecond}, // 3 in each pass
+		// Five attempts without a delay.
+		"conflict":          {http.StatusConflict, 12, 150 * time.Millisecond},
+		"too many requests": {http.StatusTooManyRequests, 5, 1550 * time.Millisecond},
+		// Two in each pass.
+		"internal error": {http.StatusInternalServerError, 10, 1550 * time.Millisecond},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			name := "ill-" + string(rune('a'+i))
-			s.register(t, bornHeld(name))
-			f := start(t, s, name, nil)
-			s.until(t, name, "held with a reason", isHeld)
-			tries, first := atomic.Int64{}, atomic.Int64{}
-			f.transport.set(func(req *http.Request) int {
-				if req.Method != http.MethodPatch || tries.Add(1) > c.times {
-					return 0
+		t.Run(name, func(t *testing.T) {
+			whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+				tries := 0
+				f.api.beforeWrite = func(string) error {
+					if tries++; tries > c.times {
+						return nil
+					}
+					f.agent.onHostChange() // a busy host must not add requests to an ill server
+					return refusal(c.code)
 				}
-				first.CompareAndSwap(0, time.Now().UnixNano())
-				f.events.Notify() // A busy host must not add requests to an ill server.
-				return c.status
+				f.host(openNetwork())
+				require.Greater(f.t, f.within(slowTick, isFree), c.atLeast)
+				elapse(f.t, time.Second)
+				require.Greater(f.t, tries, c.times)
+				require.Equal(f.t, 1, strings.Count(f.logs(), "failed to reconcile the Node; retrying"), f.logs())
+				require.Contains(f.t, f.logs(), "the Node is reconciled again")
 			})
-			f.host(func(f *fixture) { f.facts = openNetwork() })
-			s.until(t, name, "released", isReleased)
-			require.Greater(t, time.Since(time.Unix(0, first.Load())), c.atLeast)
-			require.Greater(t, tries.Load(), c.times)
-			require.Equal(t, 1, strings.Count(f.logs(), "failed to reconcile the Node; retrying"), f.logs())
-			f.requireLog("the Node is reconciled again")
-			require.NoError(t, f.agent.Healthy(time.Now()))
 		})
 	}
 
 	t.Run("list fails", func(t *testing.T) {
-		s.register(t, bornHeld("unread"))
-		tries := atomic.Int64{}
-		f := start(t, s, "unread", func(f *fixture) {
-			f.facts = openNetwork()
-			f.transport.set(func(req *http.Request) int {
-				if req.URL.Path != "/api/v1/nodes" || tries.Add(1) > 6 {
-					return 0
+		inBubble(t, bornHeld(testNode), func(f *bubbleFixture) {
+			tries := 0
+			f.facts.set(openNetwork())
+			f.api.away = func(context.Context) error {
+				if tries++; tries > 6 {
+					return nil
 				}
-				return http.StatusInternalServerError
-			})
+				return refusal(http.StatusInternalServerError)
+			}
+		}, func(f *bubbleFixture) {
+			f.within(2*slowTick, isFree)
+			require.Equal(f.t, 1, strings.Count(f.logs(), "failed to read from the API server"), f.logs())
+			require.Equal(f.t, 1, strings.Count(f.logs(), "reading from the API server works again"), f.logs())
 		})
-		s.until(t, f.name, "released", isReleased)
-		require.Equal(t, 1, strings.Count(f.logs(), "failed to read from the API server"), f.logs())
-		require.Equal(t, 1, strings.Count(f.logs(), "reading from the API server works again"), f.logs())
 	})
 
 	t.Run("events hang", func(t *testing.T) {
-		s.register(t, bornHeld("mute"))
-		f := start(t, s, "mute", nil)
-		s.until(t, f.name, "held with a reason", isHeld)
-		f.transport.set(func(req *http.Request) int {
-			if !strings.HasSuffix(req.URL.Path, "/events") {
-				return 0
-			}
-			<-req.Context().Done()
-			return http.StatusInternalServerError
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			f.api.areEventsHanging = true
+			f.host(openNetwork())
+			f.within(time.Second, isFree)
 		})
-		began := time.Now()
-		f.host(func(f *fixture) { f.facts = openNetwork() })
-		s.until(t, f.name, "released", isReleased)
-		require.Less(t, time.Since(began), 5*time.Second, "half a tick")
 	})
 }
 
-// testRefusals lets a policy of the cluster refuse a part of the write.
-func testRefusals(t *testing.T, s testServer) {
-	for i, code := range []int{
+// TestOtherWriters has writes of others at the moment of the release.
+func TestOtherWriters(t *testing.T) {
+	t.Run("frequent", func(t *testing.T) {
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			writes := 0
+			f.api.beforeWrite = func(string) error {
+				if writes++; writes < maxSteps {
+					f.api.edit(func(n *corev1.Node) { n.Annotations["example.org/other"] = fmt.Sprint(writes) })
+				}
+				return nil
+			}
+			f.host(openNetwork())
+			f.within(50*time.Millisecond, isFree)
+			require.Equal(f.t, fmt.Sprint(maxSteps-1), f.node().Annotations["example.org/other"])
+			require.Equal(f.t, maxSteps-1, f.api.conflicts)
+		})
+	})
+
+	// The facts from before a conflict must not release the node.
+	t.Run("network lost", func(t *testing.T) {
+		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
+			f.api.beforeWrite = func(string) error {
+				f.api.beforeWrite = nil
+				f.facts.set(closedNetwork()) // without an event
+				return refusal(http.StatusConflict)
+			}
+			f.host(openNetwork())
+			elapse(f.t, time.Minute)
+			require.True(f.t, isHeld(f.node()))
+			require.True(f.t, f.node().Spec.Unschedulable)
+		})
+	})
+
+	// F74: the webhook records a drain on the held Node. The node stays held until its machine has
+	// restarted.
+	t.Run("F74 drain of a held node", func(t *testing.T) {
+		inBubble(t, bornHeld(testNode), holdsMember, func(f *bubbleFixture) {
+			f.within(slowTick, isHeld)
+			f.api.beforeWrite = func(string) error {
+				f.api.beforeWrite = nil
+				f.api.edit(func(n *corev1.Node) {
+					value, err := readiness.WithDrain(n, time.Now())
+					require.NoError(f.t, err)
+					n.Annotations[readiness.HoldAnnotation] = value
+				})
+				return nil
+			}
+			f.host(openNetwork())
+			f.within(time.Second, hasReason(readiness.WaitingForOthers))
+			elapse(f.t, time.Minute)
+			require.True(f.t, f.node().Spec.Unschedulable)
+
+			facts := openNetwork()
+			facts.BootID = "the next boot"
+			f.host(facts)
+			f.within(time.Second, isFree)
+		})
+	})
+}
+
+// TestShutdown checks that the agent allows a shutdown once, and only after it has cordoned the
+// Node and announced the shutdown of its etcd.
+func TestShutdown(t *testing.T) {
+	goingDown, staysUp := openNetwork(), openNetwork()
+	goingDown.GoingDown, staysUp.StaysUp, staysUp.SawShutdown = true, true, true
+	isAnnounced := func(n *corev1.Node) bool { return departure.Table{}.Of(n).Key == departure.ShutdownAnnotation }
+	prepare := func(f *bubbleFixture) { holdsMember(f); f.facts.set(openNetwork()) }
+	inBubble(t, inService(testBoot), prepare, func(f *bubbleFixture) {
+		f.within(slowTick, observation.IsLabelled)
+		require.Empty(f.t, f.shutdowns)
+		tries := 0
+		f.api.beforeWrite = func(string) error {
+			if tries++; tries < 3 {
+				return refusal(http.StatusInternalServerError)
+			}
+			return nil
+		}
+		f.host(goingDown)
+		f.within(time.Second, hasReason(readiness.GoingDown))
+		elapse(f.t, time.Minute)
+		require.Len(f.t, f.shutdowns, 1, "each shutdown is allowed once")
+		require.True(f.t, f.shutdowns[0].Spec.Unschedulable)
+		require.True(f.t, isAnnounced(f.shutdowns[0]))
+		require.NotEqual(f.t, corev1.ConditionTrue, status(f.node(), corev1.NodeNetworkUnavailable))
+
+		f.host(staysUp)
+		f.within(time.Second, func(n *corev1.Node) bool { return isReleased(n) && !isAnnounced(n) })
+		f.api.edit(func(n *corev1.Node) { n.Spec.Unschedulable = true }) // by kured
+		f.host(goingDown)
+		elapse(f.t, time.Second)
+		require.Len(f.t, f.shutdowns, 2, "the next shutdown is delayed too")
+		require.True(f.t, isAnnounced(f.shutdowns[1]))
+	})
+}
+
+// TestRefusals lets a policy of the cluster refuse a part of the write.
+func TestRefusals(t *testing.T) {
+	for _, code := range []int{
 		http.StatusBadRequest, http.StatusForbidden, http.StatusUnprocessableEntity,
 		http.StatusInternalServerError, http.StatusTeapot,
 	} {
-		t.Run(fmt.Sprintf("label, %d", code), func(t *testing.T) {
-			name := fmt.Sprintf("refused-%d", i)
-			s.register(t, bornHeld(name))
-			f := start(t, s, name, func(f *fixture) {
-				holdsMember(f)
-				f.transport.refuse(code, name, observation.EtcdMemberLabel)
+		for refused, wanted := range map[string]func(*corev1.Node) bool{
+			observation.EtcdMemberLabel: isReleased, readiness.HoldAnnotation: observation.IsLabelled,
+		} {
+			t.Run(fmt.Sprint(refused, " ", code), func(t *testing.T) {
+				inBubble(t, bornHeld(testNode), func(f *bubbleFixture) {
+					holdsMember(f)
+					f.facts.set(openNetwork())
+					f.api.beforeWrite = func(body string) error {
+						if strings.Contains(body, refused) {
+							return refusal(code)
+						}
+						return nil
+					}
+				}, func(f *bubbleFixture) {
+					f.within(slowTick, wanted)
+					elapse(f.t, time.Minute)
+					require.Contains(f.t, f.logs(), "failed to reconcile the Node")
+					require.NotContains(f.t, f.logs(), "the Node is reconciled again", "a part is missing")
+				})
 			})
-			s.until(t, name, "held with a reason", isHeld)
-			f.host(func(f *fixture) { f.facts = openNetwork() })
-			s.until(t, name, "released", isReleased)
-			f.requireLog("failed to reconcile the Node")
-			require.NotContains(t, f.logs(), "the Node is reconciled again", "the node is not protected")
+		}
+	}
+}
+
+// TestNextAgent starts an agent on the node of a member that another agent has reported, as every
+// update does.
+func TestNextAgent(t *testing.T) {
+	marked := bornHeld(testNode)
+	inBubble(t, marked, holdsMember, func(f *bubbleFixture) {
+		f.within(slowTick, observation.IsLabelled)
+		elapse(f.t, time.Minute)
+		marked = f.node()
+	})
+	t.Run("writes nothing", func(t *testing.T) {
+		inBubble(t, marked.DeepCopy(), holdsMember, func(f *bubbleFixture) {
+			elapse(f.t, time.Minute)
+			require.Equal(f.t, "5", f.node().ResourceVersion)
 		})
-		t.Run(fmt.Sprintf("hold, %d", code), func(t *testing.T) {
-			name := fmt.Sprintf("unheld-%d", i)
-			s.register(t, bornHeld(name))
-			f := start(t, s, name, func(f *fixture) {
-				holdsMember(f)
-				f.facts = openNetwork()
-				f.transport.refuse(code, name, readiness.HoldAnnotation)
+	})
+	t.Run("waits for the EtcdClusters", func(t *testing.T) {
+		inBubble(t, marked.DeepCopy(), nil, func(f *bubbleFixture) {
+			elapse(f.t, time.Minute)
+			require.False(f.t, observation.IsLabelled(f.node()))
+			require.Equal(f.t, 1, strings.Count(f.logs(), "decided about etcd membership"))
+		})
+	})
+	for name, list := range map[string]func(*bubbleFixture) *listFunc{
+		"EtcdClusters unreadable":     func(f *bubbleFixture) *listFunc { return &f.listClusters },
+		"EtcdObservations unreadable": func(f *bubbleFixture) *listFunc { return &f.listObservations },
+	} {
+		t.Run(name, func(t *testing.T) { // what cannot be read ends no protection
+			inBubble(t, marked.DeepCopy(), func(f *bubbleFixture) {
+				*list(f) = func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					return nil, refusal(http.StatusForbidden)
+				}
+			}, func(f *bubbleFixture) {
+				f.within(2*clustersGrace+slowTick, func(n *corev1.Node) bool {
+					return status(n, observation.EtcdMemberCondition) == corev1.ConditionUnknown
+				})
+				elapse(f.t, time.Minute)
+				require.True(f.t, observation.IsLabelled(f.node()))
 			})
-			s.until(t, name, "labeled", observation.IsLabelled)
-			f.requireLog("failed to reconcile the Node")
 		})
 	}
+}
+
+// TestKillDuringHold runs a hold from its beginning to its end, and kills the agent at its first
+// write, before or after the API server has received it. It repeats this with the second write and
+// so on, until the agent makes no further write. Each time another agent must reach the same end.
+func TestKillDuringHold(t *testing.T) {
+	for name, node := range map[string]*corev1.Node{
+		"born held": bornHeld(testNode), "held after a reboot": inService("the last boot"),
+	} {
+		for _, isReceived := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", received: ", isReceived), func(t *testing.T) {
+				write := 0
+				for isReached := true; isReached; {
+					write++
+					isReached = killAtWrite(t, node.DeepCopy(), write, isReceived)
+				}
+				require.Greater(t, write, 3, "a hold needs at least: begin or explain, end, conditions")
+			})
+		}
+	}
+}
+
+// killAtWrite reports whether the agent made the write at which it is to be killed.
+func killAtWrite(t *testing.T, node *corev1.Node, write int, isReceived bool) bool {
+	var left *corev1.Node // what the killed agent left
+	isOpen := false
+	inBubble(t, node, nil, func(f *bubbleFixture) {
+		kill := func() error {
+			if write--; write != 0 {
+				return nil
+			}
+			left = f.api.node.DeepCopy()
+			f.api.leave(refuses, false)
+			return syscall.ECONNREFUSED
+		}
+		if isReceived {
+			f.api.afterWrite = func(*corev1.Node) error { return kill() }
+		} else {
+			f.api.beforeWrite = func(string) (err error) { f.api.locked(func() { err = kill() }); return err }
+		}
+		elapse(f.t, slowTick)
+		if left == nil {
+			isOpen = true
+			f.host(openNetwork())
+			elapse(f.t, slowTick)
+		}
+	})
+	if left == nil {
+		return false
+	}
+	inBubble(t, left, nil, func(f *bubbleFixture) {
+		if !isOpen {
+			f.within(slowTick, isHeld)
+			require.True(f.t, f.node().Spec.Unschedulable)
+		}
+		f.host(openNetwork())
+		f.within(slowTick, func(n *corev1.Node) bool {
+			_, isMarked := n.Annotations[autoscaler.ClusterAutoscaler]
+			return isFree(n) && !isMarked && status(n, observation.EtcdMemberCondition) == corev1.ConditionFalse
+		})
+	})
+	return true
 }

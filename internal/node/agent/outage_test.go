@@ -24,7 +24,7 @@ func (f *bubbleFixture) outage(lasts time.Duration) {
 	answered, failed := 0, 0
 	f.api.locked(func() { answered, failed = f.api.answered, f.api.failed })
 	before := f.node()
-	for began := time.Now(); time.Since(began) < lasts; elapse(f.t, 100*time.Millisecond) {
+	for began := time.Now(); time.Since(began) < lasts; elapse(f.t, time.Second) {
 		require.NoError(f.t, f.agent.Healthy(time.Now()))
 	}
 	require.Equal(f.t, before, f.node())
@@ -163,13 +163,7 @@ func TestLostEvents(t *testing.T) {
 // TestFirstScan starts an agent on a node. A new Node gets one write for its hold and for etcd,
 // not one for each.
 func TestFirstScan(t *testing.T) {
-	record := readiness.Record{State: readiness.Released, BootID: testBoot, Reason: readiness.NetworkReady}
-	settled := bornHeld(testNode)
-	settled.Annotations[readiness.HoldAnnotation] = record.Format()
-	settled.Spec.Unschedulable, settled.Status.Conditions = false, nil
-	rebooted := settled.DeepCopy()
-	record.BootID = "the last boot"
-	rebooted.Annotations[readiness.HoldAnnotation] = record.Format()
+	settled, rebooted := inService(testBoot), inService("the last boot")
 	rebooted.Status = bornHeld(testNode).Status
 	cleared := bornHeld(testNode)
 	cleared.Status.Conditions[0].Status = corev1.ConditionFalse // by flannel, without an agent

@@ -66,18 +66,16 @@ type hostileAnswer struct {
 func hostileAnswers() map[string]hostileAnswer {
 	const many = 2_097_000
 	return map[string]hostileAnswer{
-		"honest":               {},
-		"keys":                 {method: rangeMethod, unit: "\x12\x00", count: many},
-		"members":              {method: listMethod, unit: "\x12\x00", count: many},
-		"alarms":               {method: alarmMethod, unit: "\x12\x00", count: many},
-		"errors of the status": {method: statusMethod, unit: "\x4a\x00", count: many},
-		"small list":           {method: listMethod, unit: "\x12\x00", count: maxAnswerSize/2 - 100},
-		"empty URLs":           {method: listMethod, unit: "\x12\x80\x7d" + strings.Repeat("\x1a\x00", 8000), count: 1},
-		"unknown fields":       {method: alarmMethod, unit: "\x78\x00", count: maxAnswerSize/2 - 100},
-		"nested groups":        {method: statusMethod, unit: "\x7b", count: maxAnswerSize - 100},
-		"gzip":                 {method: listMethod, unit: "\x12\x00", count: many, isGzip: true},
-		"gzip of zeros":        {method: rangeMethod, unit: "\x00", count: 16 << 20, isGzip: true},
-		"text of an error":     {method: statusMethod, text: `x<"`, texts: 1 << 20},
+		"honest":           {},
+		"keys":             {method: rangeMethod, unit: "\x12\x00", count: many},
+		"members":          {method: listMethod, unit: "\x12\x00", count: many},
+		"small list":       {method: listMethod, unit: "\x12\x00", count: maxAnswerSize/2 - 100},
+		"empty URLs":       {method: listMethod, unit: "\x12\x80\x7d" + strings.Repeat("\x1a\x00", 8000), count: 1},
+		"unknown fields":   {method: alarmMethod, unit: "\x78\x00", count: maxAnswerSize/2 - 100},
+		"nested groups":    {method: statusMethod, unit: "\x7b", count: maxAnswerSize - 100},
+		"gzip":             {method: listMethod, unit: "\x12\x00", count: many, isGzip: true},
+		"gzip of zeros":    {method: rangeMethod, unit: "\x00", count: 16 << 20, isGzip: true},
+		"text of an error": {method: statusMethod, text: `x<"`, texts: 1 << 20},
 		"expiry in the text": {
 			method: statusMethod, texts: 200,
 			text: "certificate has expired or is not yet valid: current time x is after ",
@@ -94,7 +92,7 @@ func hostileAnswers() map[string]hostileAnswer {
 // compressed: a compressor takes almost a MiB for each connection.
 func TestHostileList(t *testing.T) {
 	answers := hostileAnswers()
-	for _, name := range []string{"keys", "alarms", "many messages", "text of an error"} {
+	for _, name := range []string{"keys", "many messages", "text of an error"} {
 		t.Run(name, func(t *testing.T) {
 			answer := answers[name]
 			// The server needs time and memory for each answer too.
@@ -212,7 +210,7 @@ func probeHostile(t *testing.T, url string, limit int64) v1alpha1.Observation {
 	runtime.GC()
 	peak := startHeapSampler(t)
 	var o v1alpha1.Observation
-	for range 2 { // the second begins with the list of the first
+	for i := 0; i == 0 || i == 1 && len(o.Members) > 0; i++ { // the second begins with the list of the first
 		began := time.Now()
 		p.Identify(t.Context(), server)
 		o = p.Observe(t.Context(), server, fakeIdentity())

@@ -36,7 +36,7 @@ func TestPrefetchHangingMember(t *testing.T) {
 	hanging, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, hanging.Close()) })
-	const timeout, election = 4 * time.Second, 2 * time.Second
+	const timeout, election = 2 * time.Second, time.Second
 	s, p := prefetchFixture(t, timeout, election,
 		&pb.Member{ID: 7, Name: "hanging", ClientURLs: []string{"http://" + hanging.Addr().String()}})
 	start := time.Now()
@@ -44,7 +44,7 @@ func TestPrefetchHangingMember(t *testing.T) {
 	require.Less(t, time.Since(start), timeout+election-500*time.Millisecond)
 	require.True(t, got.Linearizable, got.Problem)
 	require.Equal(t, []bool{true, false}, []bool{got.Members[0].Healthy, got.Members[1].Healthy})
-	require.Contains(t, got.Members[1].Reason, "no response within 4s")
+	require.Contains(t, got.Members[1].Reason, "no response within 2s")
 }
 
 func TestPrefetchRetry(t *testing.T) {

@@ -114,19 +114,11 @@ func New(o Options) (*Host, error) {
 	return h, nil
 }
 
-// CNIConfDirs returns the default directories of CNI configurations.
-func CNIConfDirs() []string { return nodenet.CNIConfDirs() }
-
-// CNIBinDirs returns the default directories of CNI plugins.
-func CNIBinDirs() []string { return nodenet.CNIBinDirs() }
-
 // Network returns the facts about the host's network and its shutdown. It reads a few small
 // files, and the states of the awaited units if there are any.
 func (h *Host) Network(ctx context.Context) readiness.Facts {
 	facts := h.network.Facts(ctx)
-	s := h.shutdown.State(time.Now())
-	facts.GoingDown, facts.StaysUp, facts.AwaitsLogind, facts.SawShutdown =
-		s.GoingDown, s.StaysUp, s.AwaitsLogind, s.SawShutdown
+	h.shutdown.SetFacts(&facts, time.Now())
 	return facts
 }
 

@@ -76,7 +76,7 @@ func (n Network) Facts(ctx context.Context) readiness.Facts {
 		Subnet:   n.subnetFile(),
 		Conflist: n.conflist(),
 		Marker:   n.marker(),
-		Units:    n.units(ctx),
+		Units:    systemd.Units(ctx, n.Root, n.Units),
 	}
 }
 
@@ -173,40 +173,4 @@ func (n Network) marker() readiness.Marker {
 		marker.Problem = fmt.Sprintf("reading %s: %v", marker.Path, hostfs.Reason(err))
 	}
 	return marker
-}
-
-// units returns the states of the awaited units. A state that systemd does not report is
-// unknown.
-func (n Network) units(ctx context.Context) []readiness.Unit {
-	if len(n.Units) == 0 {
-		return nil
-	}
-	states, err := systemd.UnitStates(ctx, n.Root, n.Units)
-	units := make([]readiness.Unit, len(n.Units))
-	for i, name := range n.Units {
-		if err != nil {
-			units[i] = readiness.Unit{Name: name, Problem: fmt.Sprintf("cannot connect to systemd: %v", err)}
-			continue
-		}
-		units[i] = unitFacts(name, states[name])
-	}
-	return units
-}
-
-func unitFacts(name string, s systemd.UnitState) readiness.Unit {
-	if s.Err != nil {
-		return readiness.Unit{Name: name, Problem: fmt.Sprintf("cannot read its state from systemd: %v", s.Err)}
-	}
-	u := readiness.Unit{Name: name, ActiveState: s.Active, SubState: s.Sub, Result: s.Result, Ran: s.Ran}
-	switch s.Load {
-	case "":
-		u.Problem = "systemd did not report whether the unit exists"
-	case "not-found":
-		u.Presence = readiness.Absent
-	case "loaded":
-		u.Presence = readiness.Present
-	default: // masked, bad-setting, error: the unit exists and can never run
-		u.Presence, u.Problem = readiness.Present, "its load state is "+s.Load
-	}
-	return u
 }

@@ -12,6 +12,7 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // BusSocket is the socket of the system bus on the host.
@@ -55,42 +56,55 @@ func connect(ctx context.Context, root hostfs.Root) (*dbus.Conn, error) {
 	return dbus.NewConnection(func() (*godbus.Conn, error) { return dial(ctx, root) })
 }
 
-// A UnitState is the state of a unit of any type (org.freedesktop.systemd1(5)).
-type UnitState struct {
-	// Load is "" if systemd did not report it.
-	Load, Active, Sub, Result string
-	// Ran is set for a service whose main process has run and ended.
-	Ran bool
-	// Err is the reason why the state could not be read.
-	Err error
-}
-
-// UnitStates returns the states of the named units. It is an error if systemd cannot be
-// reached.
-func UnitStates(ctx context.Context, root hostfs.Root, names []string) (map[string]UnitState, error) {
+// Units returns the states of the named units. A state that systemd does not report is unknown.
+func Units(ctx context.Context, root hostfs.Root, names []string) []readiness.Unit {
+	if len(names) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
+	units := make([]readiness.Unit, len(names))
 	conn, err := connect(ctx, root)
+	if err == nil {
+		defer conn.Close()
+	}
+	for i, name := range names {
+		if err != nil {
+			problem := fmt.Sprintf("cannot connect to systemd: %v", hostfs.Reason(err))
+			units[i] = readiness.Unit{Name: name, Problem: problem}
+			continue
+		}
+		units[i] = readUnit(ctx, conn, name)
+	}
+	return units
+}
+
+// readUnit returns the state of a unit of any type (org.freedesktop.systemd1(5)). systemd loads a
+// unit that is queried by name, so the state matches the unit's present files.
+func readUnit(ctx context.Context, conn *dbus.Conn, name string) readiness.Unit {
+	properties, err := conn.GetAllPropertiesContext(ctx, name)
 	if err != nil {
-		return nil, hostfs.Reason(err)
+		return readiness.Unit{Name: name, Problem: fmt.Sprintf("cannot read its state from systemd: %v", err)}
 	}
-	defer conn.Close()
-	states := map[string]UnitState{}
-	for _, name := range names {
-		// systemd loads a unit that is queried by name, so the state matches the unit's
-		// present files.
-		properties, err := conn.GetAllPropertiesContext(ctx, name)
-		text := func(key string) string {
-			s, _ := properties[key].(string)
-			return s
-		}
-		exited, _ := properties["ExecMainExitTimestampMonotonic"].(uint64) // services alone have it
-		states[name] = UnitState{
-			Load: text("LoadState"), Active: text("ActiveState"), Sub: text("SubState"), Result: text("Result"),
-			Ran: exited > 0, Err: err,
-		}
+	text := func(key string) string {
+		s, _ := properties[key].(string)
+		return s
 	}
-	return states, nil
+	exited, _ := properties["ExecMainExitTimestampMonotonic"].(uint64) // services alone have it
+	u := readiness.Unit{
+		Name: name, ActiveState: text("ActiveState"), SubState: text("SubState"), Result: text("Result"), Ran: exited > 0,
+	}
+	switch load := text("LoadState"); load {
+	case "":
+		u.Problem = "systemd did not report whether the unit exists"
+	case "not-found":
+		u.Presence = readiness.Absent
+	case "loaded":
+		u.Presence = readiness.Present
+	default: // masked, bad-setting, error: the unit exists and can never run
+		u.Presence, u.Problem = readiness.Present, "its load state is "+load
+	}
+	return u
 }
 
 // WatchOptions are which units to watch, and whom to call.

@@ -11,6 +11,7 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 const (
@@ -70,31 +71,19 @@ func (m *ShutdownMonitor) setLost(now time.Time) {
 	}
 }
 
-// A ShutdownState is what is known of the host's shutdown. At most one of the first three is true,
-// and none if the state is unknown.
-type ShutdownState struct {
-	// GoingDown means that the host is shutting down, StaysUp that it is not, and AwaitsLogind that
-	// logind has not reported yet.
-	GoingDown, StaysUp, AwaitsLogind bool
-	// SawShutdown means that the monitor has seen a shutdown begin. A host that stays up has cancelled
-	// it.
-	SawShutdown bool
-}
-
-// State returns what is known of the host's shutdown.
-func (m *ShutdownMonitor) State(now time.Time) ShutdownState {
+// SetFacts sets what is known of the host's shutdown.
+func (m *ShutdownMonitor) SetFacts(f *readiness.Facts, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := ShutdownState{SawShutdown: m.sawShutdown}
+	f.SawShutdown = m.sawShutdown
 	switch {
 	case m.lostAt.IsZero():
-		s.GoingDown, s.StaysUp = m.goingDown, !m.goingDown
+		f.GoingDown, f.StaysUp = m.goingDown, !m.goingDown
 	case m.goingDown:
-		s.GoingDown = now.Sub(m.lostAt) < shutdownLifetime
+		f.GoingDown = now.Sub(m.lostAt) < shutdownLifetime
 	default:
-		s.AwaitsLogind = now.Sub(m.lostAt) < stateLifetime
+		f.AwaitsLogind = now.Sub(m.lostAt) < stateLifetime
 	}
-	return s
 }
 
 // setInhibitor replaces and closes the present inhibitor. With nil, it only closes it.
@@ -109,10 +98,11 @@ func (m *ShutdownMonitor) setInhibitor(inhibitor *os.File) error {
 	return before.Close()
 }
 
-// EndDelay lets a shutdown proceed that State has reported. It does nothing while the host
+// EndDelay lets a shutdown proceed that SetFacts has reported. It does nothing while the host
 // stays up.
 func (m *ShutdownMonitor) EndDelay() error {
-	if !m.State(time.Now()).GoingDown {
+	var facts readiness.Facts
+	if m.SetFacts(&facts, time.Now()); !facts.GoingDown {
 		return nil
 	}
 	if err := m.setInhibitor(nil); err != nil {

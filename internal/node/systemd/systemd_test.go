@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 func TestUnitFiles(t *testing.T) {
@@ -48,31 +49,32 @@ func TestUnitFilesOfInstances(t *testing.T) {
 
 func TestShutdownState(t *testing.T) {
 	now := time.Date(2026, 8, 1, 10, 0, 0, 0, time.UTC)
-	state := func(m *ShutdownMonitor, after time.Duration) string {
-		s := m.State(now.Add(after))
+	var m ShutdownMonitor
+	facts := func(after time.Duration) (f readiness.Facts) { m.SetFacts(&f, now.Add(after)); return f }
+	state := func(after time.Duration) string {
+		s := facts(after)
 		return map[[3]bool]string{
 			{true, false, false}: "going down", {false, true, false}: "stays up", {false, false, true}: "pending", {}: "unknown",
 		}[[3]bool{s.GoingDown, s.StaysUp, s.AwaitsLogind}]
 	}
-	var m ShutdownMonitor
 	m.setLost(now)
-	require.Equal(t, "pending", state(&m, 0))
+	require.Equal(t, "pending", state(0))
 	m.setLost(now.Add(time.Second)) // keeps the first time
-	require.Equal(t, "unknown", state(&m, stateLifetime), "logind is not awaited without a limit")
+	require.Equal(t, "unknown", state(stateLifetime), "logind is not awaited without a limit")
 	require.False(t, m.set(false))
-	require.Equal(t, "stays up", state(&m, 0))
-	require.False(t, m.State(now).SawShutdown)
+	require.Equal(t, "stays up", state(0))
+	require.False(t, facts(0).SawShutdown)
 	require.True(t, m.set(true))
 	require.False(t, m.set(true), "no change")
-	require.Equal(t, "going down", state(&m, time.Hour), "while connected")
+	require.Equal(t, "going down", state(time.Hour), "while connected")
 	m.setLost(now)
-	require.Equal(t, "going down", state(&m, 5*time.Minute), "the bus ends before the host, and units stop slowly")
-	require.Equal(t, "going down", state(&m, shutdownLifetime-time.Second), "systemd has not forced the end yet")
-	require.Equal(t, "unknown", state(&m, shutdownLifetime), "an unreported cancellation must not hold the node")
+	require.Equal(t, "going down", state(5*time.Minute), "the bus ends before the host, and units stop slowly")
+	require.Equal(t, "going down", state(shutdownLifetime-time.Second), "systemd has not forced the end yet")
+	require.Equal(t, "unknown", state(shutdownLifetime), "an unreported cancellation must not hold the node")
 	m.set(false)
-	require.True(t, m.State(now).SawShutdown, "a shutdown that has begun, and was cancelled")
+	require.True(t, facts(0).SawShutdown, "a shutdown that has begun, and was cancelled")
 	m.setLost(now)
-	require.Equal(t, "pending", state(&m, stateLifetime-time.Second))
+	require.Equal(t, "pending", state(stateLifetime-time.Second))
 }
 
 // A countingContext counts the functions that wait for its end.

@@ -199,7 +199,6 @@ func TestOldData(t *testing.T) {
 		"no confirmed list": {
 			server("e", true), []v1alpha1.EtcdCluster{*noList.Cluster}, MemberPresent, "stopped etcd",
 		},
-		"no EtcdCluster": {server("e", true), nil, MemberPresent, "stopped etcd"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Inputs{Node: "w9", UID: "u9", Clusters: c.clusters, ClustersKnown: true, StaticPods: true}

@@ -58,8 +58,6 @@ func TestMarks(t *testing.T) {
 		"label removed": {
 			present(), marked, marked, map[string]string{"z": "1"}, with(label, "z", "1"), nil,
 		},
-		"mark removed": {present(), without(marked, autoscaler.Karpenter), marked, nil, label, nil},
-		"mark changed": {present(), with(marked, autoscaler.ClusterAutoscaler, "false"), marked, nil, label, nil},
 		"foreign mark, ineffective": {
 			present(),
 			map[string]string{autoscaler.Karpenter: "no"},
@@ -79,10 +77,6 @@ func TestMarks(t *testing.T) {
 		"absent": {
 			absent, with(marked, "x", "y"), map[string]string{"x": "y"}, label, map[string]string{}, nil,
 		},
-		"absent, foreign marks": {
-			absent, with(marked, MarksAnnotation, autoscaler.Karpenter), without(marks, autoscaler.Karpenter), nil, nil, nil,
-		},
-		"always absent": {absent, karpenter, karpenter, nil, nil, nil},
 		"marks of a hold": {
 			present(), with(marks, autoscaler.Escalator, "held"), marked, nil, label, autoscalerKeys(),
 		},
@@ -168,32 +162,4 @@ func TestIneffectiveMarks(t *testing.T) {
 		autoscaler.ClusterAutoscaler: "True", autoscaler.Escalator: "", autoscaler.Karpenter: "false",
 		MarksAnnotation: autoscaler.Karpenter,
 	}))
-}
-
-func FuzzMarks(f *testing.F) {
-	f.Add(autoscaler.Karpenter+","+autoscaler.Escalator, "true", "false", true)
-	f.Add(",,x,"+quorum.BreakGlassAnnotation, "", "x", false)
-	f.Fuzz(func(t *testing.T, record, karpenter, escalator string, isPresent bool) {
-		before := map[string]string{
-			MarksAnnotation: record, autoscaler.Karpenter: karpenter, autoscaler.Escalator: escalator,
-			quorum.BreakGlassAnnotation: "{}", record: "x",
-		}
-		p := Protection{Membership: MemberAbsent}
-		if isPresent {
-			p = present()
-		}
-		changes, _ := Marks(p, before, nil, nil)
-		again, _ := Marks(p, apply(before, changes), nil, nil)
-		require.Empty(t, again)
-		own := append(autoscalerKeys(), BecauseAnnotation, MarksAnnotation,
-			observation.AnnouncementAnnotation, observation.UnverifiedAnnotation)
-		for key := range changes {
-			require.Contains(t, own, key)
-			if value, isMark := autoscaler.Annotations("")[key]; isMark && !strings.Contains(record, key) {
-				was, exists := before[key]
-				require.False(t, exists, "%s was %q before, not %q, and is foreign", key, was, value)
-			}
-		}
-		ineffectiveMarks(before)
-	})
 }

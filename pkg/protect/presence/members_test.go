@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // requestAfter returns the deletion of w1 after its agent has marked the Node, which begins with
@@ -37,35 +36,6 @@ func requestAfter(
 	return quorum.Request{
 		Node: "w1", UID: "u1", Announced: announced, Unverified: unverified,
 		Labelled: labels[observation.EtcdMemberLabel] == observation.EtcdMemberLabelValue,
-	}
-}
-
-// The node of a removed member can be deleted although the data of the member is left behind.
-func TestRemovedMemberWithData(t *testing.T) {
-	removed := func() *quorumtest.Cluster { return quorumtest.Voters(3).Removed(0).Unbound(0) }
-	rejoined := quorumtest.Voters(4).Removed(0).Unbound(0).Unbound(3).Unhealthy(1)
-	for name, c := range map[string]struct {
-		cluster   *quorumtest.Cluster
-		found     evidence.FoundServer
-		isAllowed bool
-	}{
-		"stopped":         {removed(), stopped(unitServer(), new(true)), true},
-		"restarting":      {removed(), unanswered(unitServer()), true},
-		"not removed":     {quorumtest.Voters(3).Unhealthy(1), unanswered(unitServer()), false},
-		"possible rejoin": {rejoined, unanswered(unitServer()), false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := requestAfter(t, scanOf(c.found), refs("a"), *c.cluster.Cluster)
-			r = requestAfter(t, scanOf(c.found), r.Announced, *c.cluster.Cluster)
-			require.True(t, r.Labelled)
-			involved := quorum.Select([]*v1alpha1.EtcdCluster{c.cluster.Cluster}, r)
-			if len(involved) == 0 {
-				require.False(t, c.isAllowed, words.Message(quorum.RefuseUnattributed(r)))
-				return
-			}
-			v := quorum.Decide(c.cluster.View, r)
-			require.Equal(t, c.isAllowed, v.Allowed, words.Message(v))
-		})
 	}
 }
 
@@ -185,7 +155,6 @@ func TestUnverifiedServers(t *testing.T) {
 		reason    string
 	}{
 		"one never answered":           {servers{unitServer(), eventsServer()}, refs("a"), eventsUnit, ReasonUnverified},
-		"one stopped, data":            {servers{unitServer(), events(new(true))}, refs("a"), eventsUnit, unit},
 		"one stopped, data unread":     {servers{unitServer(), events(nil)}, refs("a"), eventsUnit, unit},
 		"one never started":            {servers{unitServer(), events(new(false))}, refs("a"), "", unit},
 		"one left its cluster":         {servers{unitServer(), removedServer(eventsServer())}, refs("a"), "", unit},
@@ -197,7 +166,6 @@ func TestUnverifiedServers(t *testing.T) {
 		"the log names the member":     {servers{storing(named(old, "other"), "a")}, refs("a"), "", data},
 		"name with a placeholder":      {servers{hanging("%m")}, refs("a"), "", unit},
 		"never announced":              {servers{hanging("")}, nil, etcdUnit, ReasonUnverified},
-		"data of an old member":        {servers{stopped(unitServer(), new(true))}, refs("f"), "", data},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Assess(scanOf(c.found...), Inputs{
@@ -284,7 +252,6 @@ func TestF30Awaited(t *testing.T) {
 		want    string
 		not     string
 	}{
-		"not removed": {cluster().Unhealthy(0), nil, "then: etcdctl member remove a, or", "leader"},
 		"not removed, its disk may not be mounted": {cluster().Unhealthy(0), nil, "a disk that is not mounted", "leader"},
 		"runs elsewhere, or here unrecognized": {
 			cluster(), nil, "the member answers, so do not remove it",
