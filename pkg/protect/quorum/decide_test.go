@@ -47,10 +47,6 @@ func otherNode(addresses ...string) func(*quorum.Request) {
 	}
 }
 
-// announcedByOther is a change of the request to a Node that no binding names and that announces
-// member a.
-func announcedByOther(r *quorum.Request) { r.Node, r.UID, r.Addresses = "w9", "u9", nil }
-
 func TestDecide(t *testing.T) {
 	a := quorumtest.IDs("a")
 	unstarted := func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs = "", nil }
