@@ -22,7 +22,9 @@ import (
 )
 
 // holdsMember gives the host a member that answers.
-func holdsMember(f *bubbleFixture) { f.servers.set([]evidence.Server{foundMember(812).Server}) }
+func holdsMember(f *bubbleFixture) {
+	f.servers.set([]evidence.FoundServer{{Server: foundMember(812).Server}})
+}
 
 // inService returns a Node whose hold has ended in this boot.
 func inService(boot string) *corev1.Node {
