@@ -236,9 +236,17 @@ prose: $(if $(C_COMPILER),bin/vale) ## Check the language of Markdown and Go com
 monitoring: bin/promtool ## Test the alerts and the dashboard with Prometheus' own code (UPDATE=1 draws the picture in docs/ again)
 	go test -C tools/prometheus -tags $(PROMETHEUS_TAGS) . $(if $(UPDATE),-update)
 
-.PHONY: style
-style: ## Measure how the code reads: function length, comment width, names (DIR=../other for another tree)
-	@go run ./tools/style $(DIR)
+# Product is what the programs consist of. Support is what tests start, and programs of developers.
+SUPPORT := 'test/*.go' 'tools/*.go' 'internal/testenv/*.go' '*test/*.go'
+.PHONY: counts
+counts: ## Count what a maintainer has to take in: lines, words, terms
+	@count() { printf '%8d %s\n' "$$(git ls-files -- "$${@:3}" | xargs cat | bash -c "$$2")" "$$1"; }; \
+	count 'lines of product' 'wc -l' '*.go' ':!*_test.go' ':!*/zz_generated.*' $(addprefix ':!',$(SUPPORT)); \
+	count 'lines of test support' 'wc -l' $(SUPPORT) ':!*_test.go'; \
+	count 'lines of tests' 'wc -l' '*_test.go'; \
+	count 'words of documents' 'wc -w' '*.md'; \
+	count 'terms' "grep -c '^### '" docs/glossary.md; \
+	printf '%8d %s\n' "$$(git ls-files | grep -vc /)" 'files in the root'
 
 .PHONY: demo-programs
 demo-programs: build

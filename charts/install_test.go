@@ -57,6 +57,15 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, agentArgs(t, server), "--hold-taint-key=")
 	requireTrust(t, server)
 
+	// The webhook owns the field with the authority (docs/operations.md).
+	ownSecret := []string{
+		"upgrade", "holdfast", "holdfast", "--set", "certificates.mode=secret",
+		"--set", "certificates.caBundle=-----BEGIN CERTIFICATE-----",
+	}
+	_, err = helm(t, server.Kubeconfig(), append(ownSecret, "--namespace", namespace)...)
+	require.ErrorContains(t, err, `conflict with "holdfast-webhook"`)
+	release(append(ownSecret, "--force-conflicts")...)
+
 	release("uninstall", "holdfast")
 	_, err = server.Client().AppsV1().DaemonSets(namespace).Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
@@ -64,27 +73,6 @@ func TestInstall(t *testing.T) {
 	require.NoError(t, err, "the grants stay")
 	require.Contains(t, out, "etcdclusters.holdfast.dev")
 	release("install", "holdfast", "holdfast")
-}
-
-// TestInstallOlderKubernetes installs on an API server without MutatingAdmissionPolicy v1. The
-// chart detects that.
-func TestInstallOlderKubernetes(t *testing.T) {
-	server := apiserver.NewOlder(t)
-	out, err := helm(t, server.Kubeconfig(), "install", "holdfast", "holdfast", "--namespace", namespace,
-		"--create-namespace")
-	require.NoError(t, err)
-	require.Contains(t, out, "held by the agent when it first runs there")
-	require.Contains(t, agentArgs(t, server), "--hold-unrecorded")
-
-	_, err = helm(t, server.Kubeconfig(), "upgrade", "holdfast", "holdfast", "--namespace", namespace,
-		"--set", "bornHeld=enabled")
-	// A server that emulates an older version reports its own one.
-	why := `no matches for kind "MutatingAdmissionPolicy"`
-	if apiserver.Minor(t) < 36 {
-		why = "bornHeld=enabled requires Kubernetes 1.36"
-	}
-	require.ErrorContains(t, err, why)
-	require.Contains(t, agentArgs(t, server), "--hold-unrecorded", "helm has changed nothing")
 }
 
 func agentArgs(t *testing.T, server *apiserver.Server) []string {

@@ -1,7 +1,6 @@
 package charts_test
 
 import (
-	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -16,38 +15,34 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
-// TestSameObjects compares the chart with kustomize, object by object, for every supported
-// combination of autoscaler, hold mode, version of Kubernetes, and SPC.
+// TestSameObjects compares the chart with kustomize, object by object, for every autoscaler and hold
+// mode, with and without SPC and the policy of Kubernetes 1.36.
 func TestSameObjects(t *testing.T) {
-	for _, choice := range []struct {
-		autoscaler, mode string
-		overlay          string
+	for _, c := range []struct {
+		version, values, overlay string
+		components               []string
 	}{
-		{"none", "auto", "."},
-		{"none", "cordon", "."},
-		{"none", "taint", "overlays/taint-mode"},
-		{"cluster-autoscaler", "auto", "overlays/cluster-autoscaler"},
-		{"cluster-autoscaler", "cordon", "."},
-		{"cluster-autoscaler", "taint", "overlays/cluster-autoscaler"},
-		{"karpenter", "auto", "overlays/karpenter"},
-		{"karpenter", "taint", "overlays/karpenter"},
+		{"1.33.5", "", ".", nil},
+		{"1.34.1-gke.1829001", "hold.mode=cordon", ".", nil},
+		{"1.35.0", "autoscaler=cluster-autoscaler,hold.mode=cordon", ".", nil},
+		{"1.33.5", "hold.mode=taint", "overlays/taint-mode", nil},
+		{"1.33.5", "autoscaler=cluster-autoscaler", "overlays/cluster-autoscaler", nil},
+		{"1.33.5", "autoscaler=cluster-autoscaler,hold.mode=taint", "overlays/cluster-autoscaler", nil},
+		{"1.33.5", "autoscaler=karpenter", "overlays/karpenter", nil},
+		{"1.33.5", "autoscaler=karpenter,hold.mode=taint", "overlays/karpenter", nil},
+		{"1.35.0", "spc.enabled=true", "overlays/spc", nil},
+		{"1.36.0", "", "overlays/born-held", nil},
+		{"1.37.2", "hold.mode=taint", "overlays/taint-mode", []string{"born-held"}},
+		{"1.36.0", "autoscaler=karpenter", "overlays/karpenter", []string{"born-held"}},
+		{"1.37.2", "autoscaler=karpenter,spc.enabled=true", "overlays/karpenter", []string{"spc", "born-held"}},
+		{
+			"1.36.0", "autoscaler=cluster-autoscaler,spc.enabled=true", "overlays/cluster-autoscaler",
+			[]string{"born-held", "spc"},
+		},
 	} {
-		for _, components := range [][]string{nil, {"spc"}, {"born-held"}, {"spc", "born-held"}, {"born-held", "spc"}} {
-			versions := []string{"1.33.5", "1.34.1-gke.1829001", "1.35.0"}
-			if slices.Contains(components, "born-held") {
-				versions = []string{"1.36.0", "1.37.2"}
-			}
-			want := kustomized(t, choice.overlay, components, "")
-			for _, version := range versions {
-				values := []string{
-					"autoscaler=" + choice.autoscaler, "hold.mode=" + choice.mode,
-					fmt.Sprintf("spc.enabled=%t", slices.Contains(components, "spc")),
-				}
-				t.Run(version+" "+strings.Join(values, " "), func(t *testing.T) {
-					requireSame(t, want, rendered(t, version, values...))
-				})
-			}
-		}
+		t.Run(c.version+" "+c.values, func(t *testing.T) {
+			requireSame(t, kustomized(t, c.overlay, c.components, ""), rendered(t, c.version, c.values))
+		})
 	}
 }
 

@@ -224,20 +224,19 @@ func gpu() corev1.Taint {
 	return corev1.Taint{Key: "example.org/gpu", Effect: corev1.TaintEffectNoSchedule}
 }
 
-// TestTaintMode tests each overlay that holds by a taint: the write of the policy, and that
+// testTaintMode tests each overlay that holds by a taint: the write of the policy, and that
 // the agent may remove the taint.
-func TestTaintMode(t *testing.T) {
-	server := apiserver.New(t)
+func testTaintMode(t *testing.T, server *apiserver.Server) {
 	apiserver.RequireBornHeld(t, server)
 	for _, overlay := range overlays(t) {
-		if key := expectedChanges()[overlay].taintKey; key != "" {
+		if key := taintKeys()[overlay]; key != "" {
 			require.NoError(t, server.Apply(t.Context(), withComponent(t, overlay, bornHeld)))
-			t.Run(overlay, func(t *testing.T) { testTaintMode(t, server, key) })
+			t.Run(overlay, func(t *testing.T) { testTaintKey(t, server, key) })
 		}
 	}
 }
 
-func testTaintMode(t *testing.T, server *apiserver.Server, key string) {
+func testTaintKey(t *testing.T, server *apiserver.Server, key string) {
 	own := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
 	evicting := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute}
 	for name, c := range map[string]struct{ with, want []corev1.Taint }{

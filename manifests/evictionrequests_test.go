@@ -11,17 +11,10 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestEvictionRequest enables the alpha API of Kubernetes 1.37 by which programs ask for evictions.
-// A guard pod is created as without it. A request for it deletes nothing: the default responder
+// testEvictionRequest uses the alpha API of Kubernetes 1.37 by which programs ask for evictions. A
+// guard pod is created as without it. A request for it deletes nothing: the default responder
 // evicts by pods/NAME/eviction, and that needs an answer of the webhook. No replica runs.
-func TestEvictionRequest(t *testing.T) {
-	if apiserver.Minor(t) < 37 {
-		t.Skip("SKIPPED: this version of Kubernetes has no EvictionRequest")
-	}
-	server := apiserver.NewWith(t, apiserver.Options{Args: []string{
-		"--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true",
-	}})
-	require.NoError(t, server.Install(t.Context()))
+func testEvictionRequest(t *testing.T, server *apiserver.Server) {
 	addNodes(t, server, "etcd-1")
 	webhook := serviceAccount(t, server, "holdfast-webhook", "").CoreV1().Pods("holdfast-system")
 	pod, err := webhook.Create(t.Context(), guardPod(agentSpec(t)), metav1.CreateOptions{})

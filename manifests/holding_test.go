@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// TestBrokenBornHeldPolicy checks that kubelets register although an expression of the policy
+// testBrokenBornHeldPolicy checks that kubelets register although an expression of the policy
 // fails. Such a node is not held.
-func TestBrokenBornHeldPolicy(t *testing.T) {
-	server := apiserver.NewInstalled(t)
+func testBrokenBornHeldPolicy(t *testing.T, server *apiserver.Server) {
 	apiserver.RequireBornHeld(t, server)
+	require.NoError(t, server.Install(t.Context()))
 	policies := server.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
 	const noLabel = "object.metadata.labels['no-such-label']"
 	for name, broken := range map[string]struct{ path, value string }{
@@ -132,7 +132,7 @@ func TestReleaseNeedsNoFreeNode(t *testing.T) {
 		require.NotNil(t, volume.HostPath, "volume %s could need a provisioner", volume.Name)
 	}
 	for _, hook := range webhookEntries(t, shipped) {
-		if hook.Name == "removal-markers.holdfast.dev" { // TestRemovalMarkers has its updates
+		if hook.Name == "removal-markers.holdfast.dev" { // testRemovalMarkers has its updates
 			require.Len(t, hook.MatchConditions, 1)
 			continue
 		}

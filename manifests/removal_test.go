@@ -18,19 +18,18 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
-// TestRemovalMarkers checks on a real API server which updates of a Node call the entry for
-// markers. The server of the test refuses every review and returns the path of the request.
-func TestRemovalMarkers(t *testing.T) {
-	const marker, done, rke2 = "etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name",
-		"etcd.rke2.cattle.io/remove"
-	type annotations map[string]any // nil removes
-	server := apiserver.New(t)
-	require.NoError(t, server.Apply(t.Context(), "."))
-	admin := server.Client()
+// testReviewedRequests checks on a real API server which requests for Nodes, EtcdMembers and
+// Machines call which entry. The server of the test refuses every review and returns the path of
+// the request. dry is whether the last one was a dry run.
+func testReviewedRequests(t *testing.T, server *apiserver.Server) {
+	apiserver.InstallMachines(t, server)
+	require.NoError(t, server.Apply(t.Context(), withComponent(t, ".", clusterAPI, nodeClaims)))
 	kubelet := addAnnotated(t, server, "n", nil)
-	require.ErrorContains(t, annotate(t, admin, "n", annotations{marker: "true"}),
+	require.ErrorContains(t, annotate(t, server.Client(), "n", map[string]any{marker: "true"}),
 		`failed calling webhook "removal-markers.holdfast.dev"`, "fails closed")
-	require.NoError(t, annotate(t, kubelet, "n", annotations{marker: "false"}, "status"), "no other write needs a webhook")
+	err := annotate(t, kubelet, "n", map[string]any{marker: "false"}, "status")
+	require.NoError(t, err, "no other write needs a webhook")
+	t.Run("patches of machines", func(t *testing.T) { testMachinePatches(t, server) })
 
 	ca, err := pki.NewCA("holdfast-webhook")
 	require.NoError(t, err)
@@ -39,7 +38,24 @@ func TestRemovalMarkers(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, proxy.Close()) }()
 	trustAll(t, server, ca)
+	t.Run("removal markers", func(t *testing.T) { testRemovalMarkers(t, server, &dry) })
+	t.Run("etcd members", func(t *testing.T) { testEtcdMemberEntry(t, server) })
+	t.Run("machines", func(t *testing.T) { testMachineDeletions(t, server, &dry) })
 
+	require.NoError(t, proxy.Close())
+	for _, resource := range []string{"machines.v1beta2.cluster.x-k8s.io/m1", "nodeclaims.karpenter.sh/c1"} {
+		_, err := server.Kubectl(t.Context(), "delete", resource)
+		require.NoError(t, err, "fails open")
+	}
+}
+
+// marker is the annotation that removes a member of k3s.
+const marker = "etcd.k3s.cattle.io/remove"
+
+// testRemovalMarkers checks which updates of a Node call the entry for markers.
+func testRemovalMarkers(t *testing.T, server *apiserver.Server, dry *atomic.Bool) {
+	const done, rke2 = "etcd.k3s.cattle.io/removed-node-name", "etcd.rke2.cattle.io/remove"
+	type annotations map[string]any // nil removes
 	for i, c := range []struct {
 		name       string
 		before     map[string]string
@@ -68,7 +84,7 @@ func TestRemovalMarkers(t *testing.T) {
 			kubelet := addAnnotated(t, server, byKubelet, c.before)
 			addAnnotated(t, server, byAdmin, c.before)
 			for _, err := range []error{
-				annotate(t, kubelet, byKubelet, c.set, "status"), annotate(t, admin, byAdmin, c.set),
+				annotate(t, kubelet, byKubelet, c.set, "status"), annotate(t, server.Client(), byAdmin, c.set),
 			} {
 				if c.isReviewed {
 					require.ErrorContains(t, err, "refused at /validate-removal")
@@ -79,24 +95,13 @@ func TestRemovalMarkers(t *testing.T) {
 		})
 	}
 	require.False(t, dry.Load())
-	_, err = server.Kubectl(t.Context(), "annotate", "node", "n", "--overwrite", marker+"=true", "--dry-run=server")
+	_, err := server.Kubectl(t.Context(), "annotate", "node", "n", "--overwrite", marker+"=true", "--dry-run=server")
 	require.ErrorContains(t, err, "refused at /validate-removal")
 	require.True(t, dry.Load())
 }
 
-// TestEtcdMemberEntry checks which writes to an EtcdMember of k0s call the entry.
-func TestEtcdMemberEntry(t *testing.T) {
-	server := apiserver.New(t)
-	require.NoError(t, server.Apply(t.Context(), "."))
-	require.NoError(t, server.InstallMachines(t.Context()))
-	ca, err := pki.NewCA("holdfast-webhook")
-	require.NoError(t, err)
-	var dry atomic.Bool
-	proxy, err := server.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", refuser(t, ca, &dry))
-	require.NoError(t, err)
-	defer func() { require.NoError(t, proxy.Close()) }()
-	trustAll(t, server, ca)
-
+// testEtcdMemberEntry checks which writes to an EtcdMember of k0s call the entry.
+func testEtcdMemberEntry(t *testing.T, server *apiserver.Server) {
 	members := dynamic.NewForConfigOrDie(server.Admin()).Resource(
 		schema.GroupVersionResource{Group: "etcd.k0sproject.io", Version: "v1beta1", Resource: "etcdmembers"})
 	patch := func(body string, subresources ...string) error {
@@ -106,7 +111,7 @@ func TestEtcdMemberEntry(t *testing.T) {
 	member := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "etcd.k0sproject.io/v1beta1", "kind": "EtcdMember", "metadata": map[string]any{"name": "c1"},
 	}}
-	_, err = members.Create(t.Context(), member, metav1.CreateOptions{})
+	_, err := members.Create(t.Context(), member, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, patch(`{"metadata":{"labels":{"a":"b"}},"spec":{"leave":false}}`))
 	require.NoError(t, patch(`{"status":{"memberID":"3a"}}`, "status"))

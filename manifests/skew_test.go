@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestVersionSkew applies an earlier definition of EtcdCluster, the current one, and the earlier
+// testVersionSkew applies an earlier definition of EtcdCluster, the current one, and the earlier
 // one again, as an upgrade and a rollback do. docs/support.md describes the consequences.
-func TestVersionSkew(t *testing.T) {
+func testVersionSkew(t *testing.T, server *apiserver.Server) {
 	const (
 		earlier = "testdata/crd-before-drains.yaml"
 		grants  = "jsonpath={.items[0].spec.grants}"
@@ -23,7 +23,6 @@ func TestVersionSkew(t *testing.T) {
 		noDoor   = `{"members":["a"],"node":"w1","nodeUID":"u1"}`
 		drain    = `{"drain":{"time":"2026-01-02T03:04:05Z"},"members":["a"],"node":"w1","nodeUID":"u1"}`
 	)
-	server := apiserver.New(t)
 	write := func(name, text string) string {
 		file := filepath.Join(t.TempDir(), name)
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
@@ -76,4 +75,5 @@ func TestVersionSkew(t *testing.T) {
 		require.NoError(c, err)
 		require.JSONEq(c, "["+drain+"]", out, "they return unless the object was written meanwhile")
 	}, soon, poll)
+	kubectl("delete", "etcdclusters", "--all")
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestAPIServerSources adds the component to every overlay. Only the addresses that the user adds
+// testAPIServerSources adds the component to every overlay. Only the addresses that the user adds
 // may reach the webhook's port, and without them the API server rejects the NetworkPolicy.
-func TestAPIServerSources(t *testing.T) {
-	server := apiserver.NewInstalled(t)
+func testAPIServerSources(t *testing.T, server *apiserver.Server) {
 	for _, dir := range append(overlays(t), ".") {
 		t.Run(dir, func(t *testing.T) {
 			apply := func(patch string) error {

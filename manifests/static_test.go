@@ -19,13 +19,17 @@ import (
 // write.
 func TestStaticAdmission(t *testing.T) {
 	if apiserver.Minor(t) < 37 {
-		t.Skip("SKIPPED: this version of Kubernetes reads no policies from files")
+		t.Skip("SKIPPED: this version of Kubernetes reads no policies from files, and has no EvictionRequest")
 	}
 	files := staticFiles(t)
 	server := apiserver.NewWith(t, apiserver.Options{
-		Args: []string{"--admission-control-config-file=" + filepath.Join(files, "admission.yaml")},
+		Args: []string{
+			"--admission-control-config-file=" + filepath.Join(files, "admission.yaml"),
+			"--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true",
+		},
 	})
 	require.NoError(t, server.Install(t.Context()))
+	t.Run("eviction request", func(t *testing.T) { testEvictionRequest(t, server) })
 	require.NoError(t, server.Apply(t.Context(), full), "an upgrade")
 	const closed, kept = "etcd-nodes.holdfast.dev", "an entry that fails closed must stay"
 	configurations := server.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()

@@ -14,7 +14,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -43,21 +42,7 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, proxy.Close()) }()
 
-	// Write the bundle as the webhook does, with its identity and permissions.
-	trust, err := json.Marshal([]map[string]any{
-		{"name": "etcd-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
-		{"name": "other-nodes.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
-		{"name": "guard-pods.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
-		{"name": "removal-markers.holdfast.dev", "clientConfig": map[string]any{"caBundle": ca.PEM()}},
-	})
-	require.NoError(t, err)
-	webhook := serviceAccount(t, server, "holdfast-webhook", "").
-		AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	bundles := []byte(`{"webhooks":` + string(trust) + `}`)
-	_, err = webhook.Patch(t.Context(), "holdfast", types.StrategicMergePatchType, bundles, metav1.PatchOptions{})
-	require.NoError(t, err)
-	require.NoError(t, server.WaitForPolicies(t.Context()))
-
+	trustAll(t, server, ca)
 	for node, path := range map[string]string{
 		"etcd": "/validate-etcd-node", "odd": "/validate-node", "worker": "/validate-node",
 	} {
@@ -79,7 +64,8 @@ func testWebhookConfiguration(t *testing.T, server *apiserver.Server) {
 	}
 	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-k", dir)
 	require.NoError(t, err)
-	again, err := webhook.Get(t.Context(), "holdfast", metav1.GetOptions{})
+	configurations := server.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	again, err := configurations.Get(t.Context(), "holdfast", metav1.GetOptions{})
 	require.NoError(t, err)
 	for _, w := range again.Webhooks {
 		require.Equal(t, ca.PEM(), w.ClientConfig.CABundle, w.Name)

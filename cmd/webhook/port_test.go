@@ -29,13 +29,11 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
-// TestSlowPosts has 50 clients that send large bodies, a little more than 1 MB/s each. The
+// testSlowPosts has 50 clients that send large bodies, a little more than 1 MB/s each. The
 // replica must keep below the memory limit of its pod, and answer the API server as quickly as
 // without them.
-func TestSlowPosts(t *testing.T) {
+func testSlowPosts(t *testing.T, f *fixture) {
 	const clients, maxMemory = 50, 200 << 20
-	f := newFixture(t, []string{"--observer-wait=1s"})
-	f.addNode(t, "etcd-9", etcdLabel())
 	f.addNode(t, "worker-1", nil)
 	replica := f.replicas[0]
 	before := f.verdictTime(t)

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,31 +26,21 @@ import (
 // its own delay.
 const endpointDelay = 700 * time.Millisecond
 
-// TestNoConnectionBeforeCertificate connects to a replica from its start on. Until it has a
-// certificate, the connection must be refused, so that the Service uses another replica.
-func TestNoConnectionBeforeCertificate(t *testing.T) {
-	f := newFixture(t)
-	replica := startWebhook(t, f.Server, "webhook")
-	require.Eventually(t, func() bool {
-		conn, err := replica.dial(t.Context())
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			return false
-		}
-		require.NoError(t, err, "the replica took a connection before it could serve it")
-		require.NoError(t, conn.Close())
-		return true
-	}, soon, 5*time.Millisecond)
-}
-
-// TestRestartsUnderLoad restarts both replicas, and then kills one, while clients delete nodes
-// with etcd. Each deletion must get the answer that a running webhook gives. Only a kill may cut
-// off the reviews that were under way in that moment.
-func TestRestartsUnderLoad(t *testing.T) {
+// TestUnderLoad has two replicas, of which the Service uses the first one.
+func TestUnderLoad(t *testing.T) {
 	args := []string{"--observer-wait=400ms"}
 	f := newFixture(t, args, args)
 	f.addNode(t, "etcd-9", etcdLabel())
-	f.addSilentMember(t, "etcd-1")
 	f.service.SetBackends(f.replicas[0].address)
+	t.Run("slow posts", func(t *testing.T) { testSlowPosts(t, f) })
+	t.Run("restarts", func(t *testing.T) { testRestarts(t, f) })
+}
+
+// testRestarts restarts both replicas, and then kills one, while clients delete nodes with etcd.
+// Each deletion must get the answer that a running webhook gives. Only a kill may cut off the
+// reviews that were under way in that moment.
+func testRestarts(t *testing.T, f *fixture) {
+	f.addSilentMember(t, "etcd-1")
 	load := f.startLoad(t)
 
 	for i, replica := range f.replicas {

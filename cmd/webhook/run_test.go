@@ -112,6 +112,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, f.api.Update(t.Context(), terminating))
 	require.NoError(t, f.api.Delete(t.Context(), terminating))
 
+	f.checkBreakGlassCommand(t)
 	f.checkSPC(t)
 	f.checkShutdown(t)
 }

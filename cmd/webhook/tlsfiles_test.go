@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,6 +42,10 @@ func TestTLSFiles(t *testing.T) {
 			return code == 503 && text == "loading the serving certificate "+dir+"/tls.crt with the key "+dir+
 				"/tls.key: open "+dir+"/tls.crt: no such file or directory\n"
 		}, soon, 20*time.Millisecond, "the certificate is late")
+		require.Never(t, func() bool {
+			_, err := replica.dial(t.Context())
+			return !errors.Is(err, syscall.ECONNREFUSED)
+		}, 300*time.Millisecond, 20*time.Millisecond, "the Service would not use another replica")
 	}
 
 	f.addNode(t, "etcd-1", etcdLabel())

@@ -4,110 +4,29 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
-// Advance moves every machine to its next state: draft, building, provisioned, running;
-// deleting, deleted, removed. A machine gets its addresses and its cloud ID when it is
-// provisioned.
+// Advance moves every machine to its next state: draft, building, provisioned, running. A machine
+// gets its addresses and its cloud ID when it is provisioned.
 func (s *Server) Advance() {
 	s.state.Lock()
 	defer s.state.Unlock()
-	left := s.state.nodes[:0]
-	for _, r := range s.state.nodes {
-		if !s.state.stuck[r.PK] {
-			s.advance(&r)
+	for i := range s.state.nodes {
+		r := &s.state.nodes[i]
+		switch r.State {
+		case "draft":
+			r.State = "building"
+		case "building":
+			r.State = "provisioned"
+			r.PrivateIP, r.PublicIP = fmt.Sprintf("10.138.0.%d", r.PK&255), fmt.Sprintf("203.0.113.%d", r.PK&255)
+			r.ProviderNodeID = fmt.Sprintf("i-%017x", r.PK)
+		case "provisioned":
+			r.State = "running"
 		}
-		if r.State != "" {
-			left = append(left, r)
-		}
 	}
-	s.state.nodes = left
-}
-
-func (s *Server) advance(r *spc.Record) {
-	switch r.State {
-	case "draft":
-		r.State = "building"
-	case "building":
-		r.State = "provisioned"
-		r.PrivateIP = cmp.Or(r.PrivateIP, fmt.Sprintf("10.138.%d.%d", r.PK>>8&255, r.PK&255))
-		r.PublicIP = cmp.Or(r.PublicIP, fmt.Sprintf("203.0.%d.%d", r.PK>>8&255, r.PK&255))
-		r.ProviderNodeID = cmp.Or(r.ProviderNodeID, fmt.Sprintf("i-%017x", r.PK))
-	case "provisioned":
-		r.State = "running"
-	case "deleting":
-		r.State = "deleted"
-	case "deleted":
-		r.State = ""
-	}
-}
-
-// SetStuck keeps a machine in its state, as most failures of SPC's builds did, until it is
-// called with false. A stuck machine can be deleted.
-func (s *Server) SetStuck(pk int64, stuck bool) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	if s.state.stuck == nil {
-		s.state.stuck = map[int64]bool{}
-	}
-	s.state.stuck[pk] = stuck
-}
-
-// MarkFailed sets the state and the failure flag of a machine.
-func (s *Server) MarkFailed(pk int64) {
-	s.state.Lock()
-	defer s.state.Unlock()
-	if at := s.findNode(pk); at >= 0 {
-		s.state.nodes[at].State, s.state.nodes[at].IsFailed = "failed", true
-	}
-}
-
-// AddNodes adds machines in state draft, as a POST to add_node does, and returns them.
-func (s *Server) AddNodes(count int, like spc.Record) []spc.Record {
-	s.state.Lock()
-	defer s.state.Unlock()
-	return s.addNodes(count, like)
-}
-
-func (s *Server) addNodes(count int, like spc.Record) []spc.Record {
-	var made []spc.Record
-	next := int64(1000)
-	for _, r := range s.state.nodes {
-		next = max(next, r.PK)
-	}
-	for range count {
-		next++
-		r := like
-		r.PK, r.Cluster, r.State, r.IsFailed = next, parseID(s.Cluster), "draft", false
-		r.Role = cmp.Or(r.Role, "worker")
-		r.InstanceID = fmt.Sprintf("%s-%s-%d", s.instanceID(), r.Role, next)
-		r.Created = time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
-		made = append(made, r)
-	}
-	s.state.nodes = append(slices.Clip(s.state.nodes), made...)
-	return made
-}
-
-// findNode returns the position of a machine in the list, or -1. The caller holds the
-// mutex.
-func (s *Server) findNode(pk int64) int {
-	return slices.IndexFunc(s.state.nodes, func(r spc.Record) bool { return r.PK == pk })
-}
-
-func (s *Server) findPool(pk int64) int {
-	return slices.IndexFunc(s.state.pools, func(p spc.Pool) bool { return p.PK == pk })
-}
-
-// isInitialMaster reports whether a machine is the cluster's first master, which the API
-// does not delete.
-func (s *Server) isInitialMaster(at int) bool {
-	return at == slices.IndexFunc(s.state.nodes, func(r spc.Record) bool { return strings.EqualFold(r.Role, "master") })
 }
 
 // Generation is a form of the API's node object.
@@ -127,6 +46,22 @@ const (
 
 // Generations returns all generations.
 func Generations() []Generation { return []Generation{Form2019, Form201712, Form201710, Form2016} }
+
+func (s *Server) nodesJSON() []map[string]any {
+	list := []map[string]any{}
+	for _, r := range s.state.nodes {
+		list = append(list, s.nodeJSON(r))
+	}
+	return list
+}
+
+func (s *Server) poolsJSON() []map[string]any {
+	list := []map[string]any{}
+	for _, p := range s.state.pools {
+		list = append(list, s.poolJSON(p))
+	}
+	return list
+}
 
 // nodeJSON returns a record in the server's generation.
 func (s *Server) nodeJSON(r spc.Record) map[string]any {

@@ -1,9 +1,8 @@
-// Package spcserver emulates the StackPointCloud API for tests and the demo, as far as
-// autoscalers and Holdfast use it.
+// Package spcserver emulates the StackPointCloud API for tests and the demo, as far as Holdfast
+// uses it.
 //
-// A [Server] is an http.Handler with the lists and errors of the API. [Server.Advance]
-// moves its machines through their states from draft to deleted. The API itself is no
-// longer available. docs/spc.md lists the sources of its behaviour.
+// A [Server] is an http.Handler with the lists and errors of the API. [Server.Advance] moves its
+// machines through their states. The API itself is no longer available.
 package spcserver
 
 import (
@@ -30,10 +29,8 @@ type Server struct {
 		sync.Mutex
 		nodes    []spc.Record
 		pools    []spc.Pool
-		stuck    map[int64]bool
 		failure  http.HandlerFunc
 		requests int
-		logs     []map[string]any
 	}
 }
 
@@ -73,39 +70,6 @@ func (s *Server) Requests() int {
 	return s.state.requests
 }
 
-// apiRoute is one path of the API. {name} matches one segment, and handle gets the matching
-// segments in order. It is called with the state locked.
-type apiRoute struct {
-	method, path string
-	handle       func(w http.ResponseWriter, r *http.Request, args []string)
-}
-
-func (s *Server) routes() []apiRoute {
-	const cluster = "orgs/{o}/clusters/{c}"
-	return []apiRoute{
-		{http.MethodGet, "rest-auth/user/", s.getUser},
-		{http.MethodGet, "userprofile/{name}", s.getUser},
-		{http.MethodGet, "orgs", s.listOrganizations},
-		{http.MethodGet, "orgs/{o}", s.getOrganization},
-		{http.MethodGet, "orgs/{o}/clusters", s.listClusters},
-		{http.MethodGet, cluster, s.getCluster},
-		{http.MethodGet, cluster + "/nodes", s.listNodes},
-		{http.MethodGet, cluster + "/nodes/{n}", s.withItem(s.findNode, s.getNode)},
-		{http.MethodDelete, cluster + "/nodes/{n}", s.withItem(s.findNode, s.deleteNode)},
-		{http.MethodGet, cluster + "/nodes/{n}/can_delete", s.withItem(s.findNode, s.canDelete)},
-		{http.MethodPost, cluster + "/add_node", s.postNode},
-		{http.MethodGet, cluster + "/nodepools", s.listPools},
-		{http.MethodPost, cluster + "/nodepools", s.postPool},
-		{http.MethodGet, cluster + "/nodepools/{p}", s.withItem(s.findPool, s.getPool)},
-		{http.MethodPost, cluster + "/nodepools/{p}", s.withItem(s.findPool, s.updatePool)},
-		{http.MethodDelete, cluster + "/nodepools/{p}", s.withItem(s.findPool, s.deletePool)},
-		{http.MethodPost, cluster + "/nodepools/{p}/add", s.withItem(s.findPool, s.postPoolNodes)},
-		{http.MethodGet, cluster + "/logs", s.listLogs},
-		{http.MethodPost, cluster + "/buildlogs", s.postLog},
-		{http.MethodGet, cluster + "/volumes", s.listVolumes},
-	}
-}
-
 // ServeHTTP answers as the API did. The errors are the texts of Django REST Framework with
 // knox's tokens.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -113,33 +77,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		failure(w, r)
 		return
 	}
-	if problem := s.authError(r.Header.Get("Authorization")); problem != "" {
-		w.Header().Set("WWW-Authenticate", "Bearer")
-		writeError(w, http.StatusUnauthorized, problem)
+	if r.Header.Get("Authorization") != "Bearer "+s.Token {
+		writeError(w, http.StatusUnauthorized, "Invalid token.")
 		return
 	}
 	s.state.Lock()
 	defer s.state.Unlock()
-	known := false
-	for _, to := range s.routes() {
-		args, ok := matchPath(to.path, r.URL.Path)
-		known = known || ok
-		switch {
-		case !ok || to.method != r.Method:
-		case len(args) > 0 && strings.HasPrefix(to.path, "orgs/") && args[0] != s.Organization,
-			len(args) > 1 && args[1] != s.Cluster:
-			writeError(w, http.StatusNotFound, "Not found.")
-			return
-		default:
-			to.handle(w, r, args)
-			return
-		}
+	cluster := "/orgs/" + s.Organization + "/clusters/" + s.Cluster
+	switch path := r.URL.Path; {
+	case path == cluster:
+		writeJSON(w, http.StatusOK, s.clusterJSON())
+	case path == cluster+"/nodes":
+		writeJSON(w, http.StatusOK, s.nodesJSON())
+	case path == cluster+"/nodepools" && s.Generation != Form2016:
+		writeJSON(w, http.StatusOK, s.poolsJSON())
+	default:
+		writeError(w, http.StatusNotFound, "Not found.")
 	}
-	if known {
-		writeError(w, http.StatusMethodNotAllowed, `Method "`+r.Method+`" not allowed.`)
-		return
-	}
-	writeError(w, http.StatusNotFound, "Not found.")
 }
 
 // countRequest counts a request and returns the handler that Fail has set.
@@ -148,39 +102,6 @@ func (s *Server) countRequest() http.HandlerFunc {
 	defer s.state.Unlock()
 	s.state.requests++
 	return s.state.failure
-}
-
-// authError returns knox's error for an Authorization header, or "".
-func (s *Server) authError(header string) string {
-	kind, token, _ := strings.Cut(header, " ")
-	switch {
-	case !strings.EqualFold(kind, "bearer"):
-		return "Authentication credentials were not provided."
-	case token == "":
-		return "Invalid token header. No credentials provided."
-	case strings.Contains(token, " "):
-		return "Invalid token header. Token string should not contain spaces."
-	case token != s.Token:
-		return "Invalid token."
-	}
-	return ""
-}
-
-// matchPath reports whether a path matches, and returns the segments for {name}.
-func matchPath(pattern, path string) (args []string, ok bool) {
-	want, have := strings.Split(pattern, "/"), strings.Split(strings.TrimPrefix(path, "/"), "/")
-	if len(want) != len(have) {
-		return nil, false
-	}
-	for i, segment := range want {
-		switch {
-		case strings.HasPrefix(segment, "{") && have[i] != "":
-			args = append(args, have[i])
-		case segment != have[i]:
-			return nil, false
-		}
-	}
-	return args, true
 }
 
 func writeError(w http.ResponseWriter, code int, detail string) {
@@ -193,8 +114,7 @@ func writeJSON(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// parseID returns the number in a path, or 0 if it is not valid. The API's numbers are
-// above 0.
+// parseID returns a number of the API, or 0 if it is not valid.
 func parseID(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {

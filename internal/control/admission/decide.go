@@ -79,10 +79,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	case err != nil && decision.Reason != "":
 		return undecided(*r, decision, err).withProblem(problem)
 	case err != nil:
-		why := fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err)
-		a := h.otherNodeEntry().fallback.answer(http.StatusServiceUnavailable, notKnown, why)
-		a.err = err
-		return a
+		return h.otherNodeEntry().fallback.notKnown(fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err), err)
 	}
 	return decided(decision).withProblem(problem)
 }
@@ -133,6 +130,12 @@ func undecided(r review, d quorum.Decision, err error) answer {
 func answerCannotRead(kind, name string, err error) answer {
 	return answerCannotDecide(fmt.Sprintf(
 		"%s %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.", kind, name, err))
+}
+
+// unconfirmed returns the answer about a Node whose existence is not confirmed.
+func unconfirmed(a answer) answer {
+	a.isNodeUnconfirmed = true
+	return a
 }
 
 func answerCannotDecide(message string) answer {

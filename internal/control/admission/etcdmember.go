@@ -43,9 +43,7 @@ func (h *Handler) decideEtcdMember(ctx context.Context, r *review) answer {
 	nodes, err := h.nodes(ctx)
 	named, errNamed := h.node(ctx, r.etcdMember.Name)
 	if err = errors.Join(err, client.IgnoreNotFound(errNamed)); err != nil {
-		a := answerCannotRead("Node", r.etcdMember.Name, err)
-		a.isNodeUnconfirmed = true
-		return a
+		return unconfirmed(answerCannotRead("Node", r.etcdMember.Name, err))
 	}
 	if errNamed == nil {
 		nodes = append([]*corev1.Node{named}, nodes...)

@@ -72,13 +72,11 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 		// The answer that the API server would give. An allowed eviction could reach a guard pod that
 		// is created in the meantime.
 		why := fmt.Sprintf("pod %q in namespace %s does not exist", r.pod, r.namespace)
-		a := refuse(http.StatusNotFound, guardGone, why)
-		a.isRoutine, a.isNodeUnconfirmed = true, true
+		a := unconfirmed(refuse(http.StatusNotFound, guardGone, why))
+		a.isRoutine = true
 		return a
 	case err != nil:
-		a := answerCannotRead("Pod", r.pod, err)
-		a.isNodeUnconfirmed = true
-		return retriable(a)
+		return retriable(unconfirmed(answerCannotRead("Pod", r.pod, err)))
 	case pod.Spec.NodeName == "" || r.pod != guard.Name(pod.Spec.NodeName):
 		return allowRoutine(notGuard)
 	}
@@ -96,9 +94,7 @@ func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answe
 	case apierrors.IsNotFound(err):
 		return allowRoutine(nodeGone)
 	case err != nil:
-		a := answerCannotRead("Node", node, err)
-		a.isNodeUnconfirmed = true
-		return a
+		return unconfirmed(answerCannotRead("Node", node, err))
 	}
 	r.node = live
 	return h.review(ctx, *r, observation.IsLabelled(live))

@@ -55,10 +55,8 @@ const (
 // The deadlines of the entries are shorter than those of the API server, so that the API server
 // receives an answer.
 const (
-	etcdNodeDeadline = 8 * time.Second
-	nodeDeadline     = 2 * time.Second
-	evictionDeadline = etcdNodeDeadline
-	removalDeadline  = etcdNodeDeadline
+	reviewDeadline = 8 * time.Second
+	nodeDeadline   = 2 * time.Second
 	// lastReadTimeout limits the read of a Node after a refusal. It fits between the deadlines of the
 	// entries and those of the API server.
 	lastReadTimeout = 500 * time.Millisecond
@@ -179,8 +177,6 @@ type entry struct {
 	// decide decides. It sets the Node of a review that does not name one.
 	decide   func(ctx context.Context, r *review) answer
 	fallback fallback
-	// rejectBusy answers a request above the limit of the entry.
-	rejectBusy func(w http.ResponseWriter, body []byte)
 	// ofKubelets means that a kubelet can make such requests about its own Node and pods, also as dry
 	// runs. Then few about one object are reviewed at the same time.
 	ofKubelets bool
@@ -188,8 +184,8 @@ type entry struct {
 
 func (h *Handler) etcdNodeEntry() entry {
 	return entry{
-		path: EtcdNodePath, deadline: etcdNodeDeadline, subject: deletionOfNode,
-		parse: parseNode, decide: h.decideEtcdNode, rejectBusy: refuseBusy,
+		path: EtcdNodePath, deadline: reviewDeadline, subject: deletionOfNode,
+		parse: parseNode, decide: h.decideEtcdNode,
 		fallback: fallback{consequence: "Until this is resolved, deletions of nodes with the label " +
 			observation.EtcdMemberLabel + " are refused."},
 	}
@@ -198,7 +194,7 @@ func (h *Handler) etcdNodeEntry() entry {
 func (h *Handler) otherNodeEntry() entry {
 	return entry{
 		path: NodePath, deadline: nodeDeadline, subject: deletionOfNode,
-		parse: parseNode, decide: h.decideOtherNode, rejectBusy: deferBusy,
+		parse: parseNode, decide: h.decideOtherNode,
 		fallback: fallback{allows: true, consequence: "The node does not have the label " +
 			observation.EtcdMemberLabel + ", so its deletion is allowed."},
 	}
@@ -206,8 +202,8 @@ func (h *Handler) otherNodeEntry() entry {
 
 func (h *Handler) evictionEntry() entry {
 	return entry{
-		path: EvictionPath, deadline: evictionDeadline, subject: "eviction of a pod",
-		parse: parseEviction, decide: h.decideEviction, rejectBusy: refuseBusyEviction, ofKubelets: true,
+		path: EvictionPath, deadline: reviewDeadline, subject: "eviction of a pod",
+		parse: parseEviction, decide: h.decideEviction, ofKubelets: true,
 		fallback: fallback{
 			isRetriable: true, consequence: "Until this is resolved, evictions of guard pods are refused.",
 		},
@@ -237,6 +233,13 @@ func (f fallback) answer(code int32, reason quorum.Reason, why string) answer {
 	if f.isRetriable && code != http.StatusBadRequest {
 		return retriable(a)
 	}
+	return a
+}
+
+// notKnown returns the answer if something that the decision needs could not be read.
+func (f fallback) notKnown(why string, err error) answer {
+	a := f.answer(http.StatusServiceUnavailable, notKnown, why)
+	a.err = err
 	return a
 }
 

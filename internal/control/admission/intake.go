@@ -61,7 +61,7 @@ func (h *Handler) rejectBody(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, errBusy):
 		h.metrics.rejected.WithLabelValues(busy).Inc()
-		deferBusy(w, nil)
+		deferBusy(w)
 	case errors.As(err, &large):
 		h.metrics.rejected.WithLabelValues(tooLarge).Inc()
 		w.Header().Set("Connection", "close")
@@ -78,13 +78,19 @@ func (h *Handler) rejectBody(w http.ResponseWriter, err error) {
 // busyMessage is the answer to a review above the limit of the entry.
 const busyMessage = "holdfast is busy with other reviews. Try again in a second."
 
-// refuseBusy refuses a review at the entry that fails closed. Programs that use client-go repeat
-// the deletion by themselves after the time in the answer.
-func refuseBusy(w http.ResponseWriter, body []byte) { writeBusy(w, body, 1) }
-
-// refuseBusyEviction refuses a review at the entry for evictions. Programs that drain nodes repeat
-// the eviction by themselves. A time in the answer would make client-go repeat it within the call.
-func refuseBusyEviction(w http.ResponseWriter, body []byte) { writeBusy(w, body, 0) }
+// rejectBusy answers a request above the limit of the entry. One that fails closed refuses. Programs
+// that use client-go repeat the request within the call after the time in the answer. Programs that
+// drain nodes repeat the eviction by themselves, so it has none.
+func (e entry) rejectBusy(w http.ResponseWriter, body []byte) {
+	switch {
+	case e.fallback.allows:
+		deferBusy(w)
+	case e.fallback.isRetriable:
+		writeBusy(w, body, 0)
+	default:
+		writeBusy(w, body, 1)
+	}
+}
 
 func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 	var review struct {
@@ -109,7 +115,7 @@ func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 // deferBusy asks the API server to repeat a request over a new connection, and so perhaps to
 // another replica. The API server does so until its own timeout. At the entry that fails open it
 // then allows the deletion.
-func deferBusy(w http.ResponseWriter, _ []byte) {
+func deferBusy(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, busyMessage, http.StatusTooManyRequests)

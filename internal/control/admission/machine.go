@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -18,15 +17,12 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// machineDeadline is shorter than the timeout of the entry, 10 s.
-const machineDeadline = 8 * time.Second
-
 // machineEntry returns the entry for machines. It is for all machines of the cluster, so it fails
 // open.
 func (h *Handler) machineEntry() entry {
 	return entry{
-		path: MachinePath, deadline: machineDeadline, subject: "deletion of a Machine or NodeClaim", parse: parseMachine,
-		decide: h.decideMachine, rejectBusy: deferBusy,
+		path: MachinePath, deadline: reviewDeadline, subject: "deletion of a Machine or NodeClaim", parse: parseMachine,
+		decide: h.decideMachine,
 		fallback: fallback{allows: true, consequence: "Holdfast does not know whether this machine has a node with etcd, " +
 			"so its deletion is allowed."},
 	}
@@ -120,9 +116,7 @@ func (h *Handler) decideNodesOf(
 ) answer {
 	nodes, err := list(ctx)
 	if err != nil {
-		a := unknown.answer(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
-		a.err = err
-		return a
+		return unknown.notKnown("holdfast cannot list the nodes", err)
 	}
 	combined := answer{Decision: quorum.Decision{
 		Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " stands for no node with etcd",
@@ -171,9 +165,7 @@ func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node)
 		case a.Reason != nodeGone:
 			return a, node
 		case ctx.Err() != nil:
-			a = answerCannotRead("Node", node.Name, context.Cause(ctx))
-			a.isNodeUnconfirmed = true
-			return a, node
+			return unconfirmed(answerCannotRead("Node", node.Name, context.Cause(ctx))), node
 		}
 		reviewed = node.UID
 	}

@@ -3,7 +3,6 @@ package admission
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -21,9 +20,7 @@ import (
 func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 	nodes, err := h.nodes(ctx)
 	if err != nil {
-		a := h.machineEntry().fallback.answer(http.StatusServiceUnavailable, notKnown, "holdfast cannot list the nodes")
-		a.err = err
-		return a
+		return h.machineEntry().fallback.notKnown("holdfast cannot list the nodes", err)
 	}
 	requests, refusal := ownedRequests(r, nodes)
 	switch {

@@ -23,8 +23,8 @@ import (
 // label too.
 func (h *Handler) removalEntry() entry {
 	return entry{
-		path: RemovalPath, deadline: removalDeadline, subject: "removal of an etcd member",
-		parse: parseRemoval, decide: h.decideRemoval, rejectBusy: refuseBusy, ofKubelets: true,
+		path: RemovalPath, deadline: reviewDeadline, subject: "removal of an etcd member",
+		parse: parseRemoval, decide: h.decideRemoval, ofKubelets: true,
 		fallback: fallback{
 			consequence: "Until this is resolved, no etcd member can be removed in this way.",
 		},

@@ -27,68 +27,18 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// TestSevenNodes checks that guard pods appear without a tick, that they are what the policies
-// permit, and that nothing is written afterwards. The leader creates the pods of seven nodes within
-// two seconds. The first cluster can take longer, because kube-apiserver can need two seconds to
-// store the first object of a new CustomResourceDefinition.
-func TestSevenNodes(t *testing.T) {
-	f := newFixture(t)
-	f.start(t, func(o *Options) { o.Tick = time.Hour })
-	var clusters []*v1alpha1.EtcdCluster
-	fastest := time.Hour
-	for i := range 3 {
-		c, took := testSevenNodes(t, f, fmt.Sprintf("c%d", i))
-		clusters, fastest = append(clusters, c), min(fastest, took)
-	}
-	require.Less(t, fastest, 2*time.Second)
-
-	require.Equal(t, 21, f.writes(t))
-	for i := range 5 { // Probes and observations change the object all the time.
-		before := clusters[0].DeepCopy()
-		clusters[0].Spec.Nonce = fmt.Sprint("nonce-", i)
-		require.NoError(t, f.client.Patch(t.Context(), clusters[0], client.MergeFrom(before)))
-		f.stays(t, "c0-0", f.pod(t, "c0-0").UID)
-	}
-	require.Equal(t, 21, f.writes(t))
-}
-
-// testSevenNodes adds a cluster of seven nodes, and returns it and how long it took until all had
-// guard pods.
-func testSevenNodes(t *testing.T, f *fixture, cluster string) (*v1alpha1.EtcdCluster, time.Duration) {
-	t.Helper()
-	var nodes []*corev1.Node
-	for i := range 7 {
-		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("%s-%d", cluster, i)))
-	}
-	began := time.Now()
-	c := f.addNamedCluster(t, cluster, nodes...)
-	for _, n := range nodes {
-		f.waitForPod(t, n.Name, "")
-	}
-	took := time.Since(began)
-	t.Logf("7 guard pods after %s", took)
-	for _, n := range nodes {
-		pod := f.pod(t, n.Name)
-		require.Equal(t, n.Name, pod.Spec.NodeName)
-		require.Equal(t, string(n.UID), pod.Annotations[guard.NodeUIDAnnotation])
-		require.Equal(t, c.UID, metav1.GetControllerOf(pod).UID)
-		require.Equal(t, f.image, pod.Spec.Containers[0].Image)
-		require.Equal(t, []corev1.LocalObjectReference{{Name: "registry"}}, pod.Spec.ImagePullSecrets)
-		require.Contains(t, pod.Annotations["kubernetes.io/description"], "It exists to be evicted")
-		require.Empty(t, pod.Spec.Volumes)
-		require.Empty(t, pod.Spec.PriorityClassName)
-	}
-	return c, took
-}
-
-// TestController checks the lifecycle of guard pods.
+// TestController checks the lifecycle of guard pods, one step after another on one API server.
 func TestController(t *testing.T) {
 	f := newFixture(t)
 	var nodes []*corev1.Node
 	for i := range 3 {
 		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprintf("etcd-%d", i)))
 	}
-	c := f.addCluster(t, nodes...)
+	c := f.addCluster(t, "c1", nodes...)
+	f.patchNode(t, "etcd-2", `{"spec":{"unschedulable":true}}`)
+	t.Run("pods not readable", func(t *testing.T) { testPodsNotReadable(t, f) })
+	t.Run("seven nodes", func(t *testing.T) { testSevenNodes(t, f) })
+	f.patchNode(t, "etcd-2", `{"spec":{"unschedulable":null}}`)
 	stop := f.start(t, nil)
 	for _, n := range nodes {
 		f.waitForPod(t, n.Name, "")
@@ -101,6 +51,7 @@ func TestController(t *testing.T) {
 	t.Run("F39 drained", func(t *testing.T) { testDrained(t, f, c, nodes[1]) })
 	t.Run("F38 edited", func(t *testing.T) { testEdited(t, f) })
 	t.Run("copied", func(t *testing.T) { testCopied(t, f) })
+	t.Run("unlabelled namesake", func(t *testing.T) { testUnlabelledNamesake(t, f) })
 	t.Run("ended", func(t *testing.T) { testEnded(t, f) })
 	t.Run("opted out", func(t *testing.T) {
 		f.patchNode(t, "etcd-0", `{"metadata":{"labels":{"holdfast.dev/drain-guard":"never"}}}`)
@@ -127,11 +78,51 @@ func TestController(t *testing.T) {
 	t.Run("Node gone", func(t *testing.T) { testNodeGone(t, f) })
 	t.Run("switched off", func(t *testing.T) {
 		stop()
-		f.start(t, func(o *Options) { o.Off = true })
+		stop = f.start(t, func(o *Options) { o.Off = true })
 		for _, n := range nodes {
 			f.waitUntilGone(t, n.Name)
 		}
+		stop()
 	})
+	t.Run("waiting", func(t *testing.T) { testWaiting(t, f) })
+}
+
+// testSevenNodes checks that guard pods appear without a tick, that they are what the policies
+// permit, and that nothing is written afterwards. The leader creates the pods of seven nodes within
+// two seconds.
+func testSevenNodes(t *testing.T, f *fixture) {
+	stop := f.start(t, func(o *Options) { o.Tick = time.Hour })
+	defer stop()
+	written := f.writes(t)
+	var nodes []*corev1.Node
+	for i := range 7 {
+		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprint("seven-", i)))
+	}
+	began := time.Now()
+	c := f.addCluster(t, "c7", nodes...)
+	for _, n := range nodes {
+		f.waitForPod(t, n.Name, "")
+	}
+	require.Less(t, time.Since(began), 2*time.Second)
+	for _, n := range nodes {
+		pod := f.pod(t, n.Name)
+		require.Equal(t, n.Name, pod.Spec.NodeName)
+		require.Equal(t, string(n.UID), pod.Annotations[guard.NodeUIDAnnotation])
+		require.Equal(t, c.UID, metav1.GetControllerOf(pod).UID)
+		require.Equal(t, f.image, pod.Spec.Containers[0].Image)
+		require.Equal(t, []corev1.LocalObjectReference{{Name: "registry"}}, pod.Spec.ImagePullSecrets)
+		require.Contains(t, pod.Annotations["kubernetes.io/description"], "It exists to be evicted")
+		require.Empty(t, pod.Spec.Volumes)
+		require.Empty(t, pod.Spec.PriorityClassName)
+	}
+	require.Equal(t, written+7, f.writes(t))
+	for i := range 2 { // Probes and observations change the object all the time.
+		before := c.DeepCopy()
+		c.Spec.Nonce = fmt.Sprint("nonce-", i)
+		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
+		f.stays(t, "seven-0", f.pod(t, "seven-0").UID)
+	}
+	require.Equal(t, written+7, f.writes(t))
 }
 
 func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1.Node) {
@@ -173,20 +164,46 @@ func testEdited(t *testing.T, f *fixture) {
 }
 
 // testCopied checks that a copy that takes the name of the guard pod of another node is removed,
-// and that other copies are left alone.
+// and that other copies are left alone. One copy is on no node, for example from a backup: it must
+// not keep other guard pods from being created.
 func testCopied(t *testing.T, f *fixture) {
-	copyOf := func(name string) *corev1.Pod {
-		pod := f.pod(t, "etcd-0")
+	original := f.pod(t, "etcd-0")
+	copyOf := func(name, node string) *corev1.Pod {
+		pod := original.DeepCopy()
 		pod.ObjectMeta = metav1.ObjectMeta{Name: name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences}
+		pod.Spec.NodeName = node
 		made, err := f.admin.Create(t.Context(), pod, metav1.CreateOptions{})
 		require.NoError(t, err)
 		return made
 	}
-	other := copyOf("copy-of-guard")
-	copyOf(guard.Name("no-such-node"))
+	copyOf(guard.Name("old-node"), "")
+	f.stays(t, "etcd-0", original.UID)
+	require.NoError(t, f.admin.Delete(t.Context(), original.Name, metav1.DeleteOptions{}))
+	f.waitForPod(t, "etcd-0", original.UID)
+
+	other := copyOf("copy-of-guard", "etcd-0")
+	copyOf(guard.Name("no-such-node"), "etcd-0")
 	f.waitUntilGone(t, "no-such-node")
 	_, err := f.admin.Get(t.Context(), other.Name, metav1.GetOptions{})
 	require.NoError(t, err)
+}
+
+// testUnlabelledNamesake has a pod on another node, with the name of a guard pod and without the
+// label by which the cache selects.
+func testUnlabelledNamesake(t *testing.T, f *fixture) {
+	_, err := f.admin.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: guard.Name("etcd-8")},
+		Spec: corev1.PodSpec{
+			NodeName: "etcd-1", ServiceAccountName: "holdfast-agent", Containers: []corev1.Container{{Name: "c", Image: "x"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	f.addCluster(t, "c8", f.addEtcdNode(t, "etcd-7"), f.addEtcdNode(t, "etcd-8"))
+	f.waitForPod(t, "etcd-7", "")
+	require.Eventually(t, func() bool {
+		p := f.pod(t, "etcd-8")
+		return p != nil && p.Spec.NodeName == "etcd-8"
+	}, soon, poll)
 }
 
 // testEnded checks that a pod that has ended is replaced, and not more often than once in a while.
@@ -224,17 +241,16 @@ func testNodeGone(t *testing.T, f *fixture) {
 	f.waitUntilGone(t, "etcd-2")
 }
 
-// TestWaiting checks that a guard pod waits for the agent of its node, and for the update of the
+// testWaiting checks that a guard pod waits for the agent of its node, and for the update of the
 // agent, and that a namespace that is being deleted causes neither an error nor a pod.
-func TestWaiting(t *testing.T) {
-	f := newFixture(t)
-	nodes := []*corev1.Node{f.addEtcdNode(t, "etcd-0"), f.addEtcdNode(t, "etcd-1")}
+func testWaiting(t *testing.T, f *fixture) {
+	old, without := f.addEtcdNode(t, "old-0"), f.addEtcdNode(t, "without-0")
 	current := f.image
 	f.image = "holdfast-agent:old"
-	f.removeAgent(t, "etcd-0")
-	f.addAgent(t, "etcd-0")
-	f.removeAgent(t, "etcd-1")
-	f.addCluster(t, nodes...)
+	f.removeAgent(t, old.Name)
+	f.addAgent(t, old.Name)
+	f.removeAgent(t, without.Name)
+	f.addCluster(t, "c9", old, without)
 	var log safeBuffer
 	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	require.Eventually(t, func() bool {
@@ -242,32 +258,28 @@ func TestWaiting(t *testing.T) {
 			strings.Contains(log.String(), "a guard pod must have the image of the DaemonSet holdfast-agent")
 	}, soon, poll)
 	f.image = current
-	f.addAgent(t, "etcd-1")
-	f.waitForPod(t, "etcd-1", "")
-	require.Nil(t, f.pod(t, "etcd-0"))
+	f.addAgent(t, without.Name)
+	f.waitForPod(t, without.Name, "")
+	require.Nil(t, f.pod(t, old.Name))
 
 	// The namespace controller does not run, so the namespace stays.
 	namespaces := f.Server.Client().CoreV1().Namespaces()
 	require.NoError(t, namespaces.Delete(t.Context(), guard.Namespace, metav1.DeleteOptions{}))
 	before := strings.Count(log.String(), "level=WARN")
-	require.NoError(t, f.admin.Delete(t.Context(), guard.Name("etcd-1"), metav1.DeleteOptions{}))
-	f.waitUntilGone(t, "etcd-1")
-	f.stays(t, "etcd-1", "")
+	require.NoError(t, f.admin.Delete(t.Context(), guard.Name(without.Name), metav1.DeleteOptions{}))
+	f.waitUntilGone(t, without.Name)
+	f.stays(t, without.Name, "")
 	require.Equal(t, before, strings.Count(log.String(), "level=WARN"), log.String())
 }
 
-// TestPodsNotReadable denies the reads of guard pods from the start, and then again. Meanwhile, the
+// testPodsNotReadable denies the reads of guard pods from the start, and then again. Meanwhile, the
 // metric must show that, and no pod may be created.
-func TestPodsNotReadable(t *testing.T) {
-	f := newFixture(t)
-	nodes := []*corev1.Node{f.addEtcdNode(t, "etcd-0"), f.addEtcdNode(t, "etcd-1"), f.addEtcdNode(t, "etcd-2")}
-	f.addCluster(t, nodes...)
-	f.patchNode(t, "etcd-2", `{"spec":{"unschedulable":true}}`)
+func testPodsNotReadable(t *testing.T, f *fixture) {
 	pods := &deniedPods{isDenied: true}
 	var ahead atomic.Int64
 	registry := prometheus.NewRegistry()
 	var log safeBuffer
-	f.start(t, func(o *Options) {
+	stop := f.start(t, func(o *Options) {
 		pods.PodInterface, o.Pods, o.Registerer = o.Pods, pods, registry
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -300,6 +312,7 @@ func TestPodsNotReadable(t *testing.T) {
 	pods.set(false)
 	require.Eventually(t, func() bool { return f.pod(t, "etcd-0") != nil }, 2*soon, poll)
 	waitForStates(known)
+	stop()
 }
 
 // deniedPods are the pods of an account that may lose the permission to list and to watch them.

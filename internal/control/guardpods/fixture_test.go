@@ -125,13 +125,8 @@ func (f *fixture) removeAgent(t *testing.T, node string) {
 	require.NoError(t, f.admin.Delete(t.Context(), "holdfast-agent-"+node, now))
 }
 
-// addCluster creates the EtcdCluster c1 with one voter on each node.
-func (f *fixture) addCluster(t *testing.T, nodes ...*corev1.Node) *v1alpha1.EtcdCluster {
-	t.Helper()
-	return f.addNamedCluster(t, "c1", nodes...)
-}
-
-func (f *fixture) addNamedCluster(t *testing.T, name string, nodes ...*corev1.Node) *v1alpha1.EtcdCluster {
+// addCluster creates an EtcdCluster with one voter on each node.
+func (f *fixture) addCluster(t *testing.T, name string, nodes ...*corev1.Node) *v1alpha1.EtcdCluster {
 	t.Helper()
 	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	for i, n := range nodes {

@@ -30,15 +30,15 @@ func drainedNode(t *testing.T, f *storetest.Fixture) {
 			strings.Contains(visible.Message, "the drain of its node "+f.Nodes[0].Name+" by alice was allowed at ")
 	})
 	require.Contains(t, printedRow(t, f), f.Nodes[0].Name)
-	h.probeTimes(20, 15*time.Second)
-	h.probeTimes(10, time.Minute)
+	h.probeTimes(4, 15*time.Second)
+	h.probeTimes(2, 10*time.Minute)
 	require.True(t, h.hasGrant(0), "a node that is cordoned is still to restart, however long its member answers")
 
 	// The machine restarts. kured uncordons the node as soon as its kubelet runs.
 	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name], f.Members[0].Healthy = true, false })
 	h.probeTimes(4, 15*time.Second)
 	f.Cordon(0, false)
-	h.probeTimes(8, 15*time.Second)
+	h.probeTimes(4, 15*time.Second)
 	require.True(t, h.hasGrant(0), "its proofs are from before the restart")
 	f.ChangeAgents(func() { f.Silent[f.Nodes[0].Name], f.Members[0].Healthy = false, true })
 	h.probeTimes(2, 15*time.Second)
@@ -83,7 +83,7 @@ func drainedAndDeleted(t *testing.T, f *storetest.Fixture) {
 	h.bindAll()
 	f.Cordon(0, true)
 	require.True(t, h.review(t, f.Drain(0)).Allowed)
-	h.probeTimes(30, time.Minute)
+	h.probeTimes(2, 15*time.Minute)
 	f.DeleteNode(0)
 	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
 	c := h.reconcileUntil("a tombstone", func(c *v1alpha1.EtcdCluster) bool {
@@ -92,7 +92,7 @@ func drainedAndDeleted(t *testing.T, f *storetest.Fixture) {
 	})
 	grant := storetest.GrantFor(c, f.Nodes[0].UID)
 	require.Greater(t, grant.Gone.Time.Sub(grant.Drain.Time.Time), 29*time.Minute)
-	h.probeTimes(18, time.Minute)
+	h.probeTimes(2, 9*time.Minute)
 	require.True(t, h.hasGrant(0), "the machine may join again for twenty minutes from now")
 	h.probeUntilEnd(f.Nodes[0].UID)
 }

@@ -76,14 +76,6 @@ func TestRotator(t *testing.T) {
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
 	})
 
-	t.Run("CA rotation", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, server, "ca-rotation")
-		rotators, first := f.startServing(t)
-		f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
-		require.Contains(t, string(f.caBundles(t)[0]), string(encodeCert(first.cert)), "the previous CA is still trusted")
-	})
-
 	t.Run("Secret of an earlier version", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, server, "earlier-version")
@@ -115,26 +107,19 @@ func TestRotator(t *testing.T) {
 		require.Equal(t, config.ResourceVersion, f.configuration(t).ResourceVersion)
 	})
 
-	for name, damage := range map[string]func(*testing.T, *fixture){
-		"overwritten": func(t *testing.T, f *fixture) {
-			secret := f.secret(t)
-			secret.Data = map[string][]byte{
-				caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, nextCACertEntry: []byte("x"), "other": nil,
-			}
-			require.NoError(t, f.client.Update(t.Context(), secret))
-		},
-		"deleted": func(t *testing.T, f *fixture) {
-			require.NoError(t, f.client.Delete(t.Context(), f.secret(t)))
-		},
-	} {
-		t.Run(name+" Secret", func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, server, name+"-secret")
-			rotators, first := f.startServing(t)
-			damage(t, f)
-			f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
-		})
-	}
+	// TestSimulation also deletes the Secret, and has many rotations.
+	t.Run("overwritten Secret", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "overwritten-secret")
+		rotators, first := f.startServing(t)
+		secret := f.secret(t)
+		secret.Data = map[string][]byte{
+			caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, nextCACertEntry: []byte("x"), "other": nil,
+		}
+		require.NoError(t, f.client.Update(t.Context(), secret))
+		f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
+		require.Contains(t, string(f.caBundles(t)[0]), string(encodeCert(first.cert)), "the previous CA is still trusted")
+	})
 }
 
 func TestRunWithoutAPIServer(t *testing.T) {

@@ -6,16 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,11 +22,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
-	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 	"github.com/holdfast-dev/holdfast/test/spcserver"
 )
@@ -38,7 +34,6 @@ const (
 	token     = "a12f59e2788386a302c5d199b5506725dc85692a880aed3303c5b6b195164a94"
 	namespace = "holdfast-system"
 	inventory = "holdfast-spc-inventory"
-	soon      = 20 * time.Second
 )
 
 // serve starts an SPC server and returns the options of a client.
@@ -99,28 +94,6 @@ func compress(t testing.TB, text []byte) []byte {
 	return packed.Bytes()
 }
 
-// outputBuffer collects the logs and events of a publisher.
-type outputBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (s *outputBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buffer.Write(p)
-}
-
-func (s *outputBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buffer.String()
-}
-
-func (s *outputBuffer) recordEvent(about *corev1.ObjectReference, _, reason, message string) {
-	fmt.Fprintf(s, "event on %s: %s: %s\n", about.Name, reason, message)
-}
-
 // scrape returns the text of /metrics.
 func scrape(t require.TestingT, m *spcapi.Metrics) string {
 	registry := prometheus.NewRegistry()
@@ -132,112 +105,94 @@ func scrape(t require.TestingT, m *spcapi.Metrics) string {
 	return response.Body.String()
 }
 
-// fixture has an API server with Holdfast's RBAC, and an SPC server.
+// fixture has an SPC server and a fake API server, because a real one does not run in a bubble of
+// synctest. The tests of cmd/webhook publish to a real one, and those of cmd/agent read from it, with
+// the shipped RBAC.
 type fixture struct {
-	*apiserver.Server
-	spc           *spcserver.Server
-	options       spcapi.Options
-	output        outputBuffer
-	metrics       *spcapi.Metrics
-	agentRequests atomic.Int32 // of agents to the API server
-	agentBytes    atomic.Int64 // of the API server to agents
+	api     *fake.Clientset
+	spc     *spcserver.Server
+	token   string // the file
+	output  bytes.Buffer
+	metrics *spcapi.Metrics
 }
 
-// newFixture uses an API server that other tests use as well, and removes its objects
-// afterwards.
-func newFixture(t *testing.T, server *apiserver.Server) *fixture {
+// inBubble runs a test in a bubble of synctest.
+func inBubble(t *testing.T, test func(*testing.T, *fixture)) {
 	t.Helper()
-	s := &fixture{Server: server, metrics: spcapi.NewMetrics()}
-	s.spc, s.options = serve(t)
-	t.Cleanup(func() {
-		ctx, core := context.WithoutCancel(t.Context()), server.Client().CoreV1()
-		require.NoError(t, core.Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-		list, err := core.ConfigMaps(namespace).List(ctx, metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, m := range list.Items {
-			if strings.HasPrefix(m.Name, inventory) {
-				require.NoError(t, core.ConfigMaps(namespace).Delete(ctx, m.Name, metav1.DeleteOptions{}))
-			}
-		}
+	file := writeFile(t, "token", token)
+	synctest.Test(t, func(t *testing.T) {
+		test(t, &fixture{api: fake.NewClientset(), spc: newServer(), token: file, metrics: spcapi.NewMetrics()})
 	})
-	return s
-}
-
-// configMaps returns a client with the rights of a service account. It counts the requests
-// of agents.
-func (s *fixture) configMaps(t *testing.T, account, node string) typedcorev1.ConfigMapInterface {
-	t.Helper()
-	config, err := s.ServiceAccountConfig(t.Context(), namespace, account, node)
-	require.NoError(t, err)
-	config.QPS = -1
-	if node != "" {
-		config.AcceptContentTypes = runtime.ContentTypeProtobuf // as package apiaccess
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return countingTransport{next, &s.agentRequests, &s.agentBytes}
-		})
-	}
-	client, err := typedcorev1.NewForConfig(config)
-	require.NoError(t, err)
-	return client.ConfigMaps(namespace)
 }
 
 func (s *fixture) publisher(t *testing.T) *spcapi.Publisher {
 	t.Helper()
-	client, err := spcapi.NewClient(s.options)
+	client, err := spcapi.NewClient(spcapi.Options{
+		BaseURL: "https://spc.example", TokenFile: s.token, Organization: 111, Cluster: 23391,
+		Transport: handlerTransport(s.spc.ServeHTTP),
+	})
 	require.NoError(t, err)
 	return &spcapi.Publisher{
-		Client: client, ConfigMaps: s.configMaps(t, "holdfast-webhook", ""), Name: inventory, Metrics: s.metrics,
-		RecordEvent: s.output.recordEvent, Log: slog.New(slog.NewTextHandler(&s.output, nil)),
-		Interval: 20 * time.Millisecond, Nodes: s.nodes,
+		Client: client, ConfigMaps: s.configMaps(), Name: inventory, Metrics: s.metrics,
+		RecordEvent: func(about *corev1.ObjectReference, _, reason, message string) {
+			fmt.Fprintf(&s.output, "event on %s: %s: %s\n", about.Name, reason, message)
+		},
+		Log: slog.New(slog.NewTextHandler(&s.output, nil)),
+		Nodes: func(ctx context.Context) (nodes []*corev1.Node, err error) {
+			list, err := s.api.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+			require.NoError(t, err)
+			for i := range list.Items {
+				nodes = append(nodes, &list.Items[i])
+			}
+			return nodes, nil
+		},
 	}
 }
 
-func (s *fixture) reader(t *testing.T, node string) *spcapi.Reader {
+// lead runs a publisher until the test ends or the returned function is called. Its first refresh
+// has ended.
+func (s *fixture) lead(t *testing.T, publisher *spcapi.Publisher) (stop func()) {
 	t.Helper()
-	return &spcapi.Reader{
-		ConfigMaps: s.configMaps(t, "holdfast-agent", node), Name: spcapi.PartName(inventory, node),
-		Log: slog.New(slog.DiscardHandler),
+	ctx, cancel := context.WithCancel(t.Context())
+	var group errgroup.Group
+	group.Go(func() error { return publisher.Run(ctx) })
+	stop = func() {
+		cancel()
+		require.ErrorIs(t, group.Wait(), context.Canceled)
 	}
+	t.Cleanup(stop)
+	synctest.Wait()
+	return stop
 }
 
-func (s *fixture) nodes(ctx context.Context) ([]*corev1.Node, error) {
-	list, err := s.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var nodes []*corev1.Node
-	for i := range list.Items {
-		nodes = append(nodes, &list.Items[i])
-	}
-	return nodes, nil
+// waitForRefresh waits for the next refresh, also after failures.
+func waitForRefresh() {
+	<-time.After(12 * time.Minute)
+	synctest.Wait()
 }
 
-// waitForRefreshes waits until this many more refreshes have begun. All but the last one
-// have ended.
-func (s *fixture) waitForRefreshes(t *testing.T, more int) {
+func (s *fixture) configMaps() typedcorev1.ConfigMapInterface {
+	return s.api.CoreV1().ConfigMaps(namespace)
+}
+
+// addNode adds a Node that is as old as the clock of the bubble.
+func (s *fixture) addNode(t *testing.T, name, ip string) *corev1.Node {
 	t.Helper()
-	before := s.spc.Requests()
-	require.Eventually(t, func() bool { return s.spc.Requests() > before+3*more }, 4*soon, 5*time.Millisecond)
-}
-
-// published returns the whole inventory that is published, or nil.
-func (s *fixture) published(t *testing.T) *spc.Inventory {
-	t.Helper()
-	m, err := s.Client().CoreV1().ConfigMaps(namespace).Get(t.Context(), inventory, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	node, err := s.api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Now(), Labels: map[string]string{}},
+		Status: corev1.NodeStatus{
+			Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: ip}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	list, err := spcapi.Decode(m)
-	require.NoError(t, err)
-	return list
+	return node
 }
 
-// status returns the data of the status ConfigMap.
-func (s *fixture) status(t *testing.T) map[string]string {
+// data returns the data of a ConfigMap, or nil.
+func (s *fixture) data(t *testing.T, suffix string) map[string]string {
 	t.Helper()
-	name := inventory + spcapi.StatusSuffix
-	m, err := s.Client().CoreV1().ConfigMaps(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	m, err := s.configMaps().Get(t.Context(), inventory+suffix, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -245,45 +200,19 @@ func (s *fixture) status(t *testing.T) map[string]string {
 	return m.Data
 }
 
-// runUntilTestEnds runs the parts until the test ends.
-func runUntilTestEnds(t *testing.T, parts ...func(context.Context) error) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(t.Context()))
-	group, ctx := errgroup.WithContext(ctx)
-	for _, part := range parts {
-		group.Go(func() error { return part(ctx) })
-	}
-	ended := errors.New("the test has ended")
-	t.Cleanup(func() {
-		cancel(ended)
-		require.ErrorIs(t, group.Wait(), ended)
-	})
+func (s *fixture) status(t *testing.T) map[string]string {
+	t.Helper()
+	return s.data(t, spcapi.StatusSuffix)
 }
 
-// countingTransport counts requests, and the bytes of their responses.
-type countingTransport struct {
-	next     http.RoundTripper
-	requests *atomic.Int32
-	bytes    *atomic.Int64
-}
-
-func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.requests.Add(1)
-	response, err := c.next.RoundTrip(r)
-	if err == nil {
-		response.Body = countingBody{response.Body, c.bytes}
-	}
-	return response, err
-}
-
-type countingBody struct {
-	io.ReadCloser
-	bytes *atomic.Int64
-}
-
-func (b countingBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.bytes.Add(int64(n))
-	return n, err
+// published returns the whole inventory that is published.
+func (s *fixture) published(t *testing.T) *spc.Inventory {
+	t.Helper()
+	m, err := s.configMaps().Get(t.Context(), inventory, metav1.GetOptions{})
+	require.NoError(t, err)
+	list, err := spcapi.Decode(m)
+	require.NoError(t, err)
+	return list
 }
 
 // quotingTransport fails with an error that quotes the token.

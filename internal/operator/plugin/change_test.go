@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestChanges runs the commands that change something against one API server.
-func TestChanges(t *testing.T) {
-	f := newChangeFixture(t)
+// testChanges runs the commands that change something, and deletes what they leave.
+func testChanges(t *testing.T, server *apiserver.Server) {
+	f := newChangeFixture(t, server)
 	t.Run("usage", func(t *testing.T) { testChangeUsage(t, f) })
 	t.Run("confirmation", func(t *testing.T) { testConfirmation(t, f) })
 	t.Run("rights", func(t *testing.T) { testRights(t, f) })
@@ -21,6 +21,12 @@ func TestChanges(t *testing.T) {
 	t.Run("settle", func(t *testing.T) { testSettle(t, f) })
 	t.Run("uninstall", func(t *testing.T) { testUninstallRights(t, f) })
 	t.Run("completion", func(t *testing.T) { testNameCompletion(t, f) })
+	for _, command := range []string{
+		`patch etcdclusters c1 c2 c3 c4 --type=merge -p {"spec":{"grants":null}}`, "delete etcdclusters --all", "delete nodes --all",
+	} {
+		_, err := server.Kubectl(t.Context(), strings.Fields(command)...)
+		require.NoError(t, err)
+	}
 }
 
 func testChangeUsage(t *testing.T, f *changeFixture) {

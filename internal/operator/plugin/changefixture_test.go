@@ -39,9 +39,9 @@ const (
 	reader = "reader"
 )
 
-func newChangeFixture(t *testing.T) *changeFixture {
+func newChangeFixture(t *testing.T, server *apiserver.Server) *changeFixture {
 	t.Helper()
-	f := &changeFixture{Server: apiserver.NewInstalled(t), kubeconfigs: map[string]string{"admin": ""}}
+	f := &changeFixture{Server: server, kubeconfigs: map[string]string{"admin": ""}}
 	f.kubeconfigs["admin"] = f.Kubeconfig()
 	read := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list"}},

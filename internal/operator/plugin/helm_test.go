@@ -2,9 +2,7 @@ package plugin
 
 import (
 	"bytes"
-	"encoding/base64"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -18,22 +16,15 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
-	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// TestHelmUninstall installs the chart with the Job of helm uninstall, and uninstalls it with the
-// real helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the
-// Job with the rights of the Job. If the Job does not end, Holdfast stays.
-func TestHelmUninstall(t *testing.T) {
-	f := &uninstallFixture{Server: apiserver.New(t)}
-	root, err := process.RepositoryRoot()
-	require.NoError(t, err)
-	apiserver.InstallMachines(t, f.Server)
-	_, err = f.StartControllers("garbage-collector-controller", "job-controller")
-	require.NoError(t, err)
-	out, err := f.helm(t, "install", "holdfast", filepath.Join(root, "charts/holdfast"), "--create-namespace",
+// uninstallByHelm installs the chart with the Job of helm uninstall, and uninstalls it with the real
+// helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the Job with
+// the rights of the Job. If the Job does not end, Holdfast stays.
+func uninstallByHelm(t *testing.T, f *uninstallFixture) {
+	out, err := f.helm(t, "install", "holdfast", filepath.Join(f.root, "charts/holdfast"), "--create-namespace",
 		"--set=uninstall.enabled=true")
 	require.NoError(t, err, out)
 	require.NoError(t, f.WaitForPolicies(t.Context()))
@@ -80,45 +71,6 @@ func TestHelmUninstall(t *testing.T) {
 	f.requireNoRights(t)
 	_, err = f.Client().CoreV1().Pods(guard.Namespace).Get(t.Context(), guard.Name("etcd"), metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "the guard pod: %v", err)
-}
-
-// TestHelmForceConflicts changes who issues the certificate of the webhook, as docs/operations.md
-// describes. The webhook owns the field with the authority, so helm needs --force-conflicts.
-func TestHelmForceConflicts(t *testing.T) {
-	f := &uninstallFixture{Server: apiserver.New(t)}
-	root, err := process.RepositoryRoot()
-	require.NoError(t, err)
-	chart := filepath.Join(root, "charts/holdfast")
-	out, err := f.helm(t, "install", "holdfast", chart, "--create-namespace")
-	require.NoError(t, err, out)
-	authorities := make([]string, 2)
-	for i := range authorities {
-		authority, err := pki.NewCA("authority")
-		require.NoError(t, err)
-		authorities[i] = string(authority.PEM())
-	}
-	_, err = f.Kubectl(t.Context(), "patch", "validatingwebhookconfiguration", "holdfast", "--type=json",
-		"--field-manager=holdfast-webhook", "-p", fmt.Sprintf(
-			`[{"op":"add","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`,
-			base64.StdEncoding.EncodeToString([]byte(authorities[0]))))
-	require.NoError(t, err)
-
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, os.WriteFile(file, []byte(authorities[1]), 0o600))
-	upgrade := []string{
-		"upgrade", "holdfast", chart, "--set=certificates.mode=secret", "--set-file=certificates.caBundle=" + file,
-	}
-	out, err = f.helm(t, upgrade...)
-	require.Error(t, err, out)
-	require.Contains(t, out, `conflict with "holdfast-webhook"`)
-	out, err = f.helm(t, append(upgrade, "--force-conflicts")...)
-	require.NoError(t, err, out)
-	configurations := f.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	now, err := configurations.Get(t.Context(), "holdfast", metav1.GetOptions{})
-	require.NoError(t, err)
-	for _, w := range now.Webhooks {
-		require.Equal(t, authorities[1], string(w.ClientConfig.CABundle), w.Name)
-	}
 }
 
 // helm runs helm in the namespace of Holdfast.

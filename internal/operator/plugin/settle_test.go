@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,26 +18,21 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/leader"
 	"github.com/holdfast-dev/holdfast/internal/control/world"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
-	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// TestSettleWithLeader ends grants with a running leader, whose clock the test advances: a leader
-// ends no grant by hand that it has known for less than three minutes.
-func TestSettleWithLeader(t *testing.T) {
-	config := storetest.NewServer(t)
-	f := storetest.New(t, config, 1)
-	f.CreateBound()
+// settleWithLeader ends grants with a running leader, whose clock the test advances: a leader ends no
+// grant by hand that it has known for less than three minutes.
+func settleWithLeader(t *testing.T, c *reviewedCluster) {
+	f := c.Fixture
 	for _, i := range []int{0, 1} {
 		grant(t, f, i)
 	}
 	var ahead atomic.Int64
 	runLeader(t, f, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, apiserver.WriteKubeconfig(kubeconfig, config))
 	settle := func(name string) (code int, out string) {
-		return runTyped(t.Context(), t, "", "--kubeconfig="+kubeconfig, "settle", name, "--yes")
+		return runTyped(t.Context(), t, "", "--kubeconfig="+c.server.Kubeconfig(), "settle", name, "--yes")
 	}
 	code, out := settle(f.Nodes[0].Name)
 	require.Equal(t, cli.ExitFailure, code)
@@ -88,7 +82,7 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 	})
 }
 
-// testSettle has no webhook that would end the grants, unlike TestSettleWithLeader.
+// testSettle has no webhook that would end the grants, unlike settleWithLeader.
 func testSettle(t *testing.T, f *changeFixture) {
 	f.addOpenNode(t, "settle-1")
 	old, young := time.Now().Add(-2*time.Hour), time.Now().Add(-time.Minute)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
-	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -32,13 +31,12 @@ type stuckCluster struct {
 	web  *httptest.Server
 }
 
-func newStuckCluster(t *testing.T, server *apiserver.Server, number int) *stuckCluster {
+func newStuckCluster(t *testing.T, c *reviewedCluster) *stuckCluster {
 	t.Helper()
-	c := newReviewedCluster(t, server, number)
 	s := &stuckCluster{c, c.Nodes[0].Name, c.serveWebhook()}
 	c.patch(c.Nodes[0], `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true"}}}`)
 	c.refuse("refuse-etcdclusters", "holdfast.dev", "etcdclusters", "false")
-	_, err := server.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
+	_, err := c.server.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: replica, Labels: map[string]string{podNameLabel: webhookName}},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: webhookName, Containers: []corev1.Container{{Name: "webhook", Image: "holdfast"}},
@@ -146,24 +144,8 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 	})
 }
 
-// TestStopWebhook: the webhook answers, and cannot record a deletion that an override allows.
-func TestStopWebhook(t *testing.T) {
-	server := apiserver.NewInstalled(t)
-	for i, test := range []struct {
-		name string
-		run  func(*stuckCluster)
-	}{
-		{"asked", (*stuckCluster).stopWhenAsked},
-		{"declined", (*stuckCluster).stopDeclined},
-		{"script", (*stuckCluster).stopScript},
-		{"interrupted", (*stuckCluster).stopInterrupted},
-		{"not started", (*stuckCluster).stopNotStarted},
-	} {
-		t.Run(test.name, func(t *testing.T) { test.run(newStuckCluster(t, server, i+1)) })
-	}
-}
-
-func (s *stuckCluster) stopWhenAsked() {
+func stopWhenAsked(t *testing.T, c *reviewedCluster) {
+	s := newStuckCluster(t, c)
 	s.runKubelet()
 	code, out := s.breakGlass(s.t.Context(), "y\ny")
 	require.Equal(s.t, cli.ExitSuccess, code, out)
@@ -171,7 +153,8 @@ func (s *stuckCluster) stopWhenAsked() {
 	s.requireDeleted()
 }
 
-func (s *stuckCluster) stopDeclined() {
+func stopDeclined(t *testing.T, c *reviewedCluster) {
+	s := newStuckCluster(t, c)
 	code, out := s.breakGlass(s.t.Context(), "y\nn")
 	require.Equal(s.t, cli.ExitFailure, code, out)
 	require.Contains(s.t, out, "the webhook was not stopped")
@@ -185,7 +168,8 @@ func (s *stuckCluster) stopDeclined() {
 }
 
 // stopScript runs the commands that the documents name.
-func (s *stuckCluster) stopScript() {
+func stopScript(t *testing.T, c *reviewedCluster) {
+	s := newStuckCluster(t, c)
 	s.runKubelet()
 	code, script := s.breakGlass(s.t.Context(), "", "--stop-webhook", "--dry-run")
 	require.Equal(s.t, cli.ExitSuccess, code, script)
@@ -202,7 +186,8 @@ func (s *stuckCluster) stopScript() {
 }
 
 // stopInterrupted interrupts the command while the replica ends.
-func (s *stuckCluster) stopInterrupted() {
+func stopInterrupted(t *testing.T, c *reviewedCluster) {
+	s := newStuckCluster(t, c)
 	ctx, interrupt := context.WithCancel(s.t.Context())
 	defer interrupt()
 	type result struct {
@@ -223,7 +208,8 @@ func (s *stuckCluster) stopInterrupted() {
 }
 
 // stopNotStarted lets a policy refuse that the webhook starts again.
-func (s *stuckCluster) stopNotStarted() {
+func stopNotStarted(t *testing.T, c *reviewedCluster) {
+	s := newStuckCluster(t, c)
 	s.refuse("refuse-start", "apps", "deployments/scale", "!has(object.spec.replicas)")
 	s.runKubelet()
 	code, out := s.breakGlass(s.t.Context(), "", "--yes", "--stop-webhook")

@@ -33,34 +33,59 @@ type uninstallFixture struct {
 	root, job string
 }
 
-func newUninstallFixture(t *testing.T) *uninstallFixture {
-	t.Helper()
-	f := &uninstallFixture{Server: apiserver.New(t)}
-	var err error
-	f.root, err = process.RepositoryRoot()
+// TestUninstall installs Holdfast again and again on one API server, and removes it in each way.
+func TestUninstall(t *testing.T) {
+	server := apiserver.New(t)
+	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	f.install(t)
-	_, err = f.StartControllers("garbage-collector-controller", "namespace-controller")
+	apiserver.InstallMachines(t, server)
+	_, err = server.StartControllers("garbage-collector-controller", "namespace-controller", "job-controller")
 	require.NoError(t, err)
-	// The Job itself is created later, so that its namespace has a token for the test only.
-	_, err = f.Kubectl(t.Context(), "apply", "-k", filepath.Join(f.root, "manifests/uninstall"))
-	require.NoError(t, err)
-	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-uninstall", "holdfast-uninstall", "")
-	require.NoError(t, err)
-	f.job = filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, apiserver.WriteKubeconfig(f.job, account))
-	return f
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *uninstallFixture)
+	}{
+		{"helm", uninstallByHelm},
+		{"command", uninstallByCommand},
+		{"script", uninstallByScript},
+		{"dead node", uninstallWithDeadNode},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &uninstallFixture{Server: server, root: root}
+			test.run(t, f)
+			f.deleteObjects(t)
+		})
+	}
 }
 
-// install installs Holdfast with all components that have objects of their own, and Machines.
+// install installs Holdfast with all components that have objects of their own, and the account of
+// the Job.
 func (f *uninstallFixture) install(t *testing.T) {
 	t.Helper()
-	apiserver.InstallMachines(t, f.Server)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	require.NoError(t, f.Install(ctx))
 	for _, file := range []string{"cluster-api/rbac.yaml", "cluster-api/policy.yaml", "karpenter-nodeclaims/rbac.yaml"} {
 		_, err := f.Kubectl(t.Context(), "apply", "-f", filepath.Join(f.root, "manifests/components", file))
+		require.NoError(t, err)
+	}
+	// The Job itself is created later, so that its namespace has a token for the test only.
+	_, err := f.Kubectl(t.Context(), "apply", "-k", filepath.Join(f.root, "manifests/uninstall"))
+	require.NoError(t, err)
+	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-uninstall", "holdfast-uninstall", "")
+	require.NoError(t, err)
+	f.job = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, apiserver.WriteKubeconfig(f.job, account))
+}
+
+// deleteObjects deletes what a test has made and an uninstallation leaves.
+func (f *uninstallFixture) deleteObjects(t *testing.T) {
+	t.Helper()
+	for _, objects := range []string{
+		"nodes --all", "machines --all", "clusterrolebinding mine", "namespaces holdfast-system holdfast-uninstall",
+		"customresourcedefinitions etcdclusters.holdfast.dev etcdobservations.holdfast.dev",
+	} {
+		_, err := f.Kubectl(t.Context(), append([]string{"delete", "--ignore-not-found"}, strings.Fields(objects)...)...)
 		require.NoError(t, err)
 	}
 }
@@ -123,9 +148,9 @@ func (f *uninstallFixture) remaining(t *testing.T) []string {
 	return found
 }
 
-// TestUninstall runs the command with the rights of the Job: as a dry run, and then twice.
-func TestUninstall(t *testing.T) {
-	f := newUninstallFixture(t)
+// uninstallByCommand runs the command with the rights of the Job: as a dry run, and then twice.
+func uninstallByCommand(t *testing.T, f *uninstallFixture) {
+	f.install(t)
 	compare := func(name, out string) {
 		if f.BornHeld() { // the golden files contain the policy
 			compareUninstall(t, name, out)
@@ -154,9 +179,7 @@ func TestUninstall(t *testing.T) {
 		require.Contains(t, out, "machine default/waiting is being deleted and has the hook of Holdfast: ")
 		require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
 	}
-	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge",
-		"-p", `{"metadata":{"finalizers":null}}`)
-	require.NoError(t, err)
+	f.endMachine(t)
 
 	code, out := f.run(t, "--yes", "--keep-crd", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, out)
@@ -173,10 +196,10 @@ func TestUninstall(t *testing.T) {
 	require.Empty(t, f.remaining(t))
 }
 
-// TestUninstallScript runs the script that a dry run prints. Between both, kubelets write their
+// uninstallByScript runs the script that a dry run prints. Between both, kubelets write their
 // Nodes, and others set taints. If a hold ends, the script ends too, and a new one does the rest.
-func TestUninstallScript(t *testing.T) {
-	f := newUninstallFixture(t)
+func uninstallByScript(t *testing.T, f *uninstallFixture) {
+	f.install(t)
 	f.job = f.Kubeconfig() // kubectl reads more than the command does
 	f.addObjects(t)
 	nodes := f.Client().CoreV1().Nodes()
@@ -244,11 +267,11 @@ func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, e
 	return string(printed), err
 }
 
-// TestUninstallDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
+// uninstallWithDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
 // ends. The hooks of Machines are removed, and the Nodes are cleaned all the same. The golden file
 // of the dry run has the same order.
-func TestUninstallDeadNode(t *testing.T) {
-	f := newUninstallFixture(t)
+func uninstallWithDeadNode(t *testing.T, f *uninstallFixture) {
+	f.install(t)
 	f.addObjects(t)
 	f.addWebhookPod(t, "etcd")
 	code, out := f.run(t, "--yes", "--timeout=10s")
@@ -270,6 +293,7 @@ func TestUninstallDeadNode(t *testing.T) {
 	require.Contains(t, out, "Machine default/waiting: hook removed")
 	require.Empty(t, f.remaining(t))
 	f.requireClean(t)
+	f.endMachine(t)
 }
 
 // deleteMachine deletes a Machine with the hook. Its controller does not run, so it stays.
@@ -279,6 +303,14 @@ func (f *uninstallFixture) deleteMachine(t *testing.T) {
 		"metadata":{"namespace":"default","name":"waiting","finalizers":["machine.cluster.x-k8s.io"],
 		"annotations":{"`+hookAnnotation+`":"holdfast"}}}`)
 	_, err := f.Kubectl(t.Context(), "delete", "machine", "waiting", "--wait=false")
+	require.NoError(t, err)
+}
+
+// endMachine ends the Machine of deleteMachine, as its controller does.
+func (f *uninstallFixture) endMachine(t *testing.T) {
+	t.Helper()
+	_, err := f.Kubectl(t.Context(), "patch", "machine", "waiting", "--type=merge",
+		"-p", `{"metadata":{"finalizers":null}}`)
 	require.NoError(t, err)
 }
 

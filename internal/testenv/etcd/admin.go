@@ -56,27 +56,6 @@ func (c *Cluster) ClientTLS() (*tls.Config, error) {
 	return &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// MemberIDs returns the IDs in a linearizable member list, by member name. A member that never
-// started has no name; its key is its peer URL.
-func (c *Cluster) MemberIDs(ctx context.Context) (map[string]uint64, error) {
-	ids := map[string]uint64{}
-	err := c.administer(ctx, func(ctx context.Context, client *clientv3.Client) error {
-		list, err := client.MemberList(ctx)
-		if err != nil {
-			return err
-		}
-		for _, m := range list.Members {
-			name := m.Name
-			if name == "" && len(m.PeerURLs) > 0 {
-				name = m.PeerURLs[0]
-			}
-			ids[name] = m.ID
-		}
-		return nil
-	})
-	return ids, err
-}
-
 // AddLearner adds a learner, starts it and waits until it is ready.
 func (c *Cluster) AddLearner(ctx context.Context) (*Member, error) {
 	m, err := c.AddLearnerUnstarted(ctx)

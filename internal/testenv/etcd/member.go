@@ -228,15 +228,6 @@ func (m *Member) PID() int {
 // Running reports whether the process runs. A paused process runs.
 func (m *Member) Running() bool { return m.PID() != 0 }
 
-// Done returns a channel that is closed when the current process ends. It is nil for a member
-// that was never started.
-func (m *Member) Done() <-chan struct{} {
-	if process := m.currentProcess(); process != nil {
-		return process.Done()
-	}
-	return nil
-}
-
 // Stop stops the process with SIGTERM.
 func (m *Member) Stop(ctx context.Context) error {
 	if process := m.currentProcess(); process != nil {

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
@@ -78,15 +77,6 @@ func TestBindingsBesideIntruder(t *testing.T) {
 	}
 }
 
-// The lists of an intruder and of one host make two, if the intruder repeats the truth.
-func TestBindingsByOneHostAndIntruder(t *testing.T) {
-	m := modes()["no roles"]
-	w := m.voters(3).NeverBound().WithoutList(1, 2)
-	worker, lie := quorumtest.Intruder(1, membersAt("10.0.0.1", workerAddress, "10.0.0.3")...)
-	bind(w.With(lie), append(m.nodes(3), worker))
-	require.Equal(t, "a=u1 c=u3", uids(w.Cluster.Spec.Members), "only one list says where b is")
-}
-
 // A worker announces a foreign cluster first. When two hosts agree on their list, the worker loses
 // the binding that it had by first use.
 func TestFirstUseByWorker(t *testing.T) {
@@ -111,32 +101,6 @@ func TestFirstUseByWorker(t *testing.T) {
 	})
 }
 
-// Which Nodes are observers becomes stricter, and nothing else.
-func TestObserversOf(t *testing.T) {
-	all, one := quorumtest.WithoutRoles(quorumtest.Nodes(3)), quorumtest.WithoutRoles(quorumtest.Nodes(3))
-	one[2].HasRole = true
-	stale := slices.Clone(all)
-	stale = append(stale, observation.AnnouncingNode{Node: "cp", UID: "cp", HasRole: true})
-	stale[3].Announced = announcing("cp", "cp", "f").Announced
-	never := func() *v1alpha1.EtcdCluster { return quorumtest.Voters(3).NeverBound().Cluster }
-	for name, c := range map[string]struct {
-		cluster *v1alpha1.EtcdCluster
-		nodes   []observation.AnnouncingNode
-		want    v1alpha1.Observers
-	}{
-		"roles":                           {never(), quorumtest.Nodes(3), v1alpha1.NodesWithRole},
-		"one role":                        {never(), one, v1alpha1.NodesWithRole},
-		"no role":                         {never(), all, v1alpha1.AllNodes},
-		"a role later":                    {quorumtest.Voters(3).WithoutRoles().Cluster, one, v1alpha1.NodesWithRole},
-		"no role any more":                {quorumtest.Voters(3).Cluster, all, v1alpha1.NodesWithRole},
-		"a role, and a member of no list": {never(), stale, v1alpha1.AllNodes},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, membership.ObserversOf(c.cluster, c.nodes))
-		})
-	}
-}
-
 // One of three hosts gets a role. From then on its word counts alone, and the others are protected
 // only.
 func TestRoleLater(t *testing.T) {
@@ -154,16 +118,6 @@ func TestRoleLater(t *testing.T) {
 	v := quorum.Decide(w.View, quorumtest.Deletion(0))
 	require.Equal(t, quorum.CannotSee, v.Reason)
 	require.Contains(t, words.Message(v), observation.RoleCommand)
-}
-
-func TestBindingsLoopback(t *testing.T) {
-	m := modes()["no roles"]
-	w := m.voters(3).NeverBound().URLsOfAll("https://127.0.0.1:2380")
-	worker, lie := quorumtest.Intruder(1, w.Observer(0).Members...)
-	refused := bind(w.With(lie), append(m.nodes(3), worker))
-	require.Equal(t, "a=u1 c=u3", uids(w.Cluster.Spec.Members))
-	require.Len(t, refused, 2)
-	require.Contains(t, refused[0].String(), "several Nodes are equally likely to run the member: w2, worker")
 }
 
 // The agents of a new cluster answer one after the other.

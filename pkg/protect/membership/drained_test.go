@@ -184,20 +184,6 @@ func oldDeletionAfterDrain() v1alpha1.Grant {
 	return g
 }
 
-// A node returned from a drain, and meanwhile its deletion was allowed. The grant stays while that
-// deletion may be in progress.
-func TestDeletionOfReturnedNode(t *testing.T) {
-	for after, want := range map[time.Duration]bool{
-		time.Minute: false, quorum.ResolvePresentAfter - 10*time.Second: false, quorum.ResolvePresentAfter: true,
-	} {
-		probes := every10s(0, 1+int(after/(10*time.Second)), quorumtest.Voters(3))
-		isResolved, why := resolveAfter(deletionAfterDrain(), probes)
-		require.Equal(t, want, isResolved, why)
-		isResolved, why = resolveAfter(quorumtest.DrainGrantFor(0), probes)
-		require.True(t, isResolved, why)
-	}
-}
-
 // A renewed grant needs new proofs.
 func TestDrainedAgain(t *testing.T) {
 	cluster := quorumtest.Voters(3)

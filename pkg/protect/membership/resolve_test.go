@@ -165,21 +165,6 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// F1a: every call that allows the deletion renews the grant.
-func TestResolveRenewedGrant(t *testing.T) {
-	g := quorumtest.GrantFor(0)
-	after := func(d time.Duration) membership.ResolveEvidence {
-		opened := quorum.LastOpened(g).Time
-		return membership.ResolveEvidence{Now: quorumtest.Noon().Add(d), Opened: opened, Node: node("u1")}
-	}
-	_, first := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
-	_, second := membership.Resolve(quorumtest.Voters(3).View, g, after(7*time.Minute))
-	require.Equal(t, first, second, "the caller compares the reasons of two rounds")
-	g.Delete.Time.Time = quorumtest.Noon().Add(4 * time.Minute)
-	isResolved, _ := membership.Resolve(quorumtest.Voters(3).View, g, after(6*time.Minute))
-	require.False(t, isResolved)
-}
-
 // TestResolveVoidGrant: the Node was written after its deletion was allowed.
 func TestResolveVoidGrant(t *testing.T) {
 	g := quorumtest.GrantFor(0)
@@ -195,16 +180,6 @@ func TestResolveVoidGrant(t *testing.T) {
 	e.Ending, e.Node.Version = "", "9"
 	isResolved, _ = membership.Resolve(quorumtest.Voters(3).View, g, e)
 	require.False(t, isResolved)
-}
-
-func TestResolveWithoutMembers(t *testing.T) {
-	g := quorumtest.GrantFor(8)
-	g.Members = nil
-	e := membership.ResolveEvidence{
-		Now: quorumtest.Noon().Add(quorum.ResolveMovedAfter), Opened: quorumtest.Noon(), Node: node(""),
-	}
-	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
-	require.True(t, isResolved, why)
 }
 
 func TestSelfProven(t *testing.T) {

@@ -91,48 +91,9 @@ func (m mode) newMember() *quorumtest.Cluster {
 	return w
 }
 
-// A worker claims a member whose host is no Node yet, and lies about the others.
+// The host of the member registers after the worker has claimed the member.
 // F21: a worker claimed a member before its host had a Node, stayed bound to it, and called dead
 // voters healthy.
-func TestF21MemberWithoutNode(t *testing.T) {
-	for name, addresses := range map[string][]string{
-		"claim only":     {workerAddress},
-		"forged address": {workerAddress, quorumtest.Address(3)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inModes(t, func(t *testing.T, m mode) {
-				w := m.newMember().Unhealthy(1, 2)
-				worker, lie := quorumtest.Intruder(3, members(4)...)
-				worker.Addresses = addresses
-				nodes := append(m.nodes(3), worker)
-				w.With(lie)
-				bind(w, nodes)
-				require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "the worker must be protected")
-				quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "only 1 would remain")
-				require.False(t, quorum.Decide(w.View, quorum.Request{
-					Node: "worker", UID: "uw", Labelled: true, Announced: worker.Announced,
-				}).Allowed)
-
-				w = m.newMember().With(lie)
-				observer := &w.Cluster.Observations[3]
-				observer.Members = append(observer.Members, quorumtest.Member(4), quorumtest.Member(5), quorumtest.Member(6))
-				for i := range observer.Members {
-					observer.Members[i].Healthy = false
-				}
-				bind(w, nodes)
-				quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
-				w.Silent(0, 1, 2)
-				require.Equal(t, quorum.CannotSee, quorum.Decide(w.View, quorumtest.Deletion(0)).Reason)
-				w.Cluster.Observations[3].Members = w.Cluster.Observations[3].Members[1:]
-				bind(w, nodes)
-				require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "its list alone ends no binding")
-				require.False(t, quorum.Decide(w.View, quorumtest.Deletion(0)).Allowed, "its list alone allows nothing")
-			})
-		})
-	}
-}
-
-// The host of the member registers after the worker has claimed the member.
 func TestF21HostRegistersLater(t *testing.T) {
 	roles, noRoles := modes()["roles"], modes()["no roles"]
 	claim, forged := []string{workerAddress}, []string{quorumtest.Address(3)}
@@ -211,41 +172,9 @@ func TestF21HostRegistersLater(t *testing.T) {
 	})
 }
 
-// A worker with a forged address claims member c at first. Its host has no Node yet.
 // F57: a worker claimed a member first, called dead voters healthy, and blocked deletions.
-func TestF57FalseFirstClaim(t *testing.T) {
-	inModes(t, func(t *testing.T, m mode) {
-		w := m.voters(3).NeverBound()
-		w.Cluster.Observations = w.Cluster.Observations[:2]
-		worker, lie := quorumtest.Intruder(2, members(3)...)
-		worker.Addresses = []string{quorumtest.Address(2)}
-		w.With(lie)
-		bind(w, append(m.nodes(2), worker))
-		require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members))
-
-		host := m.nodes(3)
-		bind(w, append(host, worker))
-		if m.hasRoles {
-			require.Equal(t, "a=u1 b=u2 c=u3", uids(w.Cluster.Spec.Members))
-			require.Equal(t, v1alpha1.BasisRole, basisOf(w, 2))
-			return
-		}
-		require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "both announce the member")
-		require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 2))
-
-		w.Cluster.Observations[2] = v1alpha1.Observation{Node: lie.Node, NodeUID: lie.NodeUID, NoMember: true}
-		worker.Announced = nil
-		bind(w, append(m.nodes(2), worker))
-		require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
-		bind(w.Unhealthy(2), append(host, worker))
-		require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members), "the disk of its host may not be mounted")
-		w.Everywhere(2, func(m *v1alpha1.MemberStatus) { m.Healthy = true })
-		bind(w, append(host, worker))
-		require.Equal(t, "a=u1 b=u2 c=u3", uids(w.Cluster.Spec.Members))
-		require.Equal(t, v1alpha1.BasisAddress, basisOf(w, 2))
-	})
-}
-
+// TestFirstUseByWorker has the claim.
+//
 // The disk of a host is not mounted, so its agent finds no member. A worker with a forged address
 // announces the member. With a role, it is not believed even if the member answers.
 func TestF57HostWithoutItsDisk(t *testing.T) {
@@ -284,32 +213,6 @@ func TestF21OneListPlacesNoMember(t *testing.T) {
 		bind(gone, append(m.nodes(2), heir))
 		require.Equal(t, "a=u1 b=u2 c=u3", uids(gone.Cluster.Spec.Members))
 		require.Equal(t, m.bound, basisOf(gone, 2), "only a Node with the name may take it over")
-	})
-}
-
-// The Node of an observer is registered again, and gets its role again.
-func TestObserverRegistersAgain(t *testing.T) {
-	inModes(t, func(t *testing.T, m mode) {
-		w, nodes := m.voters(3).Granted(0), m.nodes(3)
-		nodes[0].UID = "u1-again"
-		bind(w, nodes)
-		require.Equal(t, "a=u1-again b=u2 c=u3", uids(w.Cluster.Spec.Members))
-		require.Equal(t, m.bound, basisOf(w, 0))
-		nodes[0].HasRole = false
-		bind(w, nodes)
-		require.Equal(t, m.hasRoles, basisOf(w, 0) == v1alpha1.BasisClaim, "a Node without a role is no observer")
-	})
-}
-
-// The host of an observer joins again as another member, while its old member is still bound.
-func TestObserverJoinsAgain(t *testing.T) {
-	inModes(t, func(t *testing.T, m mode) {
-		w := m.newMember().URLs(3, "https://"+quorumtest.Address(0)+":2380")
-		nodes := m.nodes(3)
-		nodes[0].Announced[0].Member = quorumtest.ID(3)
-		bind(w, nodes)
-		require.Equal(t, "a=u1 b=u2 c=u3 d=u1", uids(w.Cluster.Spec.Members))
-		require.Equal(t, m.bound, basisOf(w, 3))
 	})
 }
 

@@ -37,6 +37,6 @@ func (t requestTarget) allowOnlyMember() Verdict {
 func (s Snapshot) isDrained(m MemberState) bool {
 	return slices.ContainsFunc(s.Cluster.Spec.Grants, func(g v1alpha1.Grant) bool {
 		n := s.Nodes[g.Node]
-		return g.Drain != nil && n.Known && n.UID == g.NodeUID && s.giveUpOf(m.ID, g) != notGivenUp
+		return g.Drain != nil && n.Known && n.UID == g.NodeUID && s.giveUpOf(m.ID, g) != NoProblem
 	})
 }

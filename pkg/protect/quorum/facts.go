@@ -96,9 +96,18 @@ const (
 	NodeReplaced
 	NodeDeleting
 	NodeLeaving
+	// Granted: a grant names the member, or is for a Node where it may run. GrantedElsewhere means the
+	// grant of another cluster.
 	Granted
 	GrantedElsewhere
+	// Rejoined: the member joined again on the machine of a grant. It is on a Node that this machine
+	// has registered under another name, or on a younger Node of the same name. Or it is at an address
+	// of the machine, and no binding shows that it runs elsewhere: etcd may start before the kubelet
+	// registers. The claim of another Node alone does not show that.
 	Rejoined
+	// PerhapsRejoined: the addresses of the machine are not known, because the Node was gone and no
+	// list had its members when the grant was written. Then every member may be there that no binding
+	// shows elsewhere, except one that is known to be another server than those of the grant.
 	PerhapsRejoined
 	NodeAway
 )

@@ -31,14 +31,12 @@ func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) 
 // is the zero value if the member is not lost.
 func (s Snapshot) lossOf(id v1alpha1.MemberID) Cause {
 	for _, g := range s.Cluster.Spec.Grants {
-		switch s.giveUpOf(id, g) {
-		case givenUpWithNode:
-			return Cause{Problem: Granted, Node: s.Bindings[id].Node, Grant: &g}
-		case givenUpWithMachine:
-			return Cause{Problem: Rejoined, Node: g.Node, Grant: &g}
-		case perhapsGivenUp:
-			return Cause{Problem: PerhapsRejoined, Node: g.Node, Grant: &g}
-		case notGivenUp:
+		switch problem := s.giveUpOf(id, g); problem {
+		case NoProblem:
+		case Granted:
+			return Cause{Problem: problem, Node: s.Bindings[id].Node, Grant: &g}
+		default:
+			return Cause{Problem: problem, Node: g.Node, Grant: &g}
 		}
 	}
 	if loss := s.lossByOthers(id); loss.Problem != NoProblem {
@@ -67,15 +65,19 @@ func (s Snapshot) lossByOthers(id v1alpha1.MemberID) Cause {
 	return Cause{}
 }
 
-// awayNode returns the Node of the member that is away for a while, and its mark. It returns an
-// empty Node if there is none.
-func (s Snapshot) awayNode(id v1alpha1.MemberID) (node string, mark departure.Mark) {
-	for _, b := range s.nodesOf(id) {
+// absenceOf returns why the member counts as lost or as away for a while, the zero value if it does
+// neither. No wait helps a broken voter, so it is not away.
+func (s Snapshot) absenceOf(m v1alpha1.MemberStatus) Cause {
+	loss, isBroken := s.lossOf(m.ID), !m.Learner && (m.Name == "" || s.Corrupt[m.ID])
+	if loss.Problem != NoProblem || isBroken {
+		return loss
+	}
+	for _, b := range s.nodesOf(m.ID) {
 		if mark := s.Nodes[b.Node].Departure; mark.Class == departure.ForAWhile {
-			return b.Node, mark
+			return Cause{Problem: NodeAway, Node: b.Node, Mark: mark}
 		}
 	}
-	return "", departure.Mark{}
+	return Cause{}
 }
 
 // nodesOf returns the Node that the member is bound to, and the Nodes where it may run if it is not
@@ -88,27 +90,9 @@ func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
 	return possible
 }
 
-// A giveUp is how a grant gives up a member. Each one except notGivenUp makes the member lost, and
-// each one except perhapsGivenUp prolongs the grant.
-type giveUp int
-
-const (
-	notGivenUp giveUp = iota
-	// givenUpWithNode: the grant names the member, or is for a Node where it may run.
-	givenUpWithNode
-	// givenUpWithMachine: the member joined again on the machine. It is on a Node that this machine
-	// has registered under another name, or on a younger Node of the same name. Or it is at an address
-	// of the machine, and no binding shows that it runs elsewhere: etcd may start before the kubelet
-	// registers. The claim of another Node alone does not show that.
-	givenUpWithMachine
-	// perhapsGivenUp: the addresses of the machine are not known, because the Node was gone and no
-	// list had its members when the grant was written. Then every member may be there that no binding
-	// shows elsewhere, except one that is known to be another server than those of the grant.
-	perhapsGivenUp
-)
-
-// giveUpOf returns how the grant gives up the member.
-func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) giveUp {
+// giveUpOf returns how the grant gives up the member: each problem but NoProblem makes it lost, and
+// each one but PerhapsRejoined prolongs the grant.
+func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) Problem {
 	n, at := s.Nodes[g.Node], s.nodesOf(id)
 	hosts, isUnlocated := s.unlocatedHosts[id]
 	isNode := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
@@ -120,17 +104,17 @@ func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) giveUp {
 	}
 	switch {
 	case slices.Contains(g.Members, id), slices.ContainsFunc(at, isNode):
-		return givenUpWithNode
+		return Granted
 	case slices.ContainsFunc(at, isSame):
-		return givenUpWithMachine
+		return Rejoined
 	case IsReplaced(g, n):
-		return notGivenUp
+		return NoProblem
 	case slices.ContainsFunc(at, isYounger), slices.ContainsFunc(hosts, isAtMachine):
-		return givenUpWithMachine
+		return Rejoined
 	case isUnlocated && len(g.Addresses) == 0 && !slices.ContainsFunc(s.Cluster.Spec.DistinctServers, isDistinct):
-		return perhapsGivenUp
+		return PerhapsRejoined
 	}
-	return notGivenUp
+	return NoProblem
 }
 
 // NodeProblem returns why a member on the Node with this UID counts as lost.
@@ -195,7 +179,7 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	for _, id := range slices.Concat(g.Members, slices.Collect(maps.Keys(s.Bindings)),
 		slices.Collect(maps.Keys(s.unlocatedHosts))) {
 		how := s.giveUpOf(id, g)
-		found[id] = how == givenUpWithNode || how == givenUpWithMachine
+		found[id] = how == Granted || how == Rejoined
 	}
 	return observation.SortedIDs(found)
 }

@@ -46,7 +46,7 @@ func allVariants() []memberVariant {
 		[]string{"proven", "silent", "corrupt", "unstarted"})
 }
 
-// TestDecideAgreesWithRaft compares Decide with raft for every cluster of up to seven members:
+// TestDecideAgreesWithRaft compares Decide with raft for every cluster of up to five members:
 // can the surviving members still win a vote, whichever of the lost learners are promoted before
 // they are lost? The order of members does not matter (TestMemberOrder), so every multiset of
 // variants is every cluster. Clusters of up to three members are tried with all variants.
@@ -63,7 +63,7 @@ func TestDecideAgreesWithRaft(t *testing.T) {
 		}
 	}
 	t.Run("all", func(t *testing.T) {
-		for n := 1; n <= 7; n++ {
+		for n := 1; n <= 5; n++ {
 			for first := range plain { // Splits the largest n among the processors.
 				t.Run(fmt.Sprint(n, " members from ", plain[first]), func(t *testing.T) {
 					t.Parallel()
@@ -75,10 +75,10 @@ func TestDecideAgreesWithRaft(t *testing.T) {
 			combinations(allVariants(), n, 0, len(allVariants()), compare(t))
 		}
 	})
-	require.EqualValues(t, 50_387+12_340, allowed.Load()+refused.Load(), "19 over 7, and 43 over 3, without the empty "+
+	require.EqualValues(t, 6_187+12_340, allowed.Load()+refused.Load(), "17 over 5, and 43 over 3, without the empty "+
 		"clusters")
-	require.Greater(t, allowed.Load(), int64(10_000))
-	require.Greater(t, refused.Load(), int64(10_000))
+	require.Greater(t, allowed.Load(), int64(2_000))
+	require.Greater(t, refused.Load(), int64(2_000))
 }
 
 // combinations calls f with every multiset of n variants whose first index is in [first, end).

@@ -41,7 +41,6 @@ func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1
 func (t requestTarget) takesPart(list v1alpha1.Observation) func(v1alpha1.MemberID) bool {
 	return func(id v1alpha1.MemberID) bool {
 		m, _ := observation.FindMember(list, id)
-		node, _ := t.awayNode(id)
-		return t.healthOf(m).Problem == NoProblem && node == "" && t.lossOf(id).Problem == NoProblem
+		return t.healthOf(m).Problem == NoProblem && t.absenceOf(m).Problem == NoProblem
 	}
 }

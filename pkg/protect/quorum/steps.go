@@ -149,6 +149,6 @@ func (t requestTarget) effectiveGrants(tally Tally) []v1alpha1.Grant {
 // lostBy returns the members of the tally that count as lost by a grant.
 func (t requestTarget) lostBy(g v1alpha1.Grant, tally Tally) []MemberState {
 	return slices.DeleteFunc(tally.With(CountsLost), func(m MemberState) bool {
-		return t.giveUpOf(m.ID, g) == notGivenUp
+		return t.giveUpOf(m.ID, g) == NoProblem
 	})
 }

@@ -92,16 +92,11 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 // request.
 func (s Snapshot) stateOf(m v1alpha1.MemberStatus, onNode bool) MemberState {
 	member := MemberState{MemberStatus: m, Node: s.Bindings[m.ID].Node}
-	if loss := s.lossOf(m.ID); !onNode && loss.Problem != NoProblem {
-		member.Count, member.Node, member.Cause = CountsLost, loss.Node, loss
-		member.IsPromotable, member.StillAnswers = m.Learner, s.isAnswering(m.ID)
-		return member
-	}
-	node, mark := s.awayNode(m.ID)
-	isBroken := !m.Learner && (m.Name == "" || s.Corrupt[m.ID]) // no wait helps
-	if !onNode && node != "" && !isBroken {
-		member.Count, member.Node = CountsAway, node
-		member.Cause = Cause{Problem: NodeAway, Node: node, Mark: mark}
+	if absence := s.absenceOf(m); !onNode && absence.Problem != NoProblem {
+		member.Count, member.Node, member.Cause = CountsLost, absence.Node, absence
+		if absence.Problem == NodeAway {
+			member.Count = CountsAway
+		}
 		member.IsPromotable, member.StillAnswers = m.Learner, s.isAnswering(m.ID)
 		return member
 	}

@@ -1,6 +1,5 @@
 // Command cmd serves an emulated StackPointCloud API with one cluster. Its machines advance
-// through the states draft, building, provisioned and running, and from deleting to
-// removed. `go run ./test/spcserver/cmd -help` lists the flags.
+// through the states draft, building, provisioned and running. `go run ./test/spcserver/cmd -help` lists the flags.
 package main
 
 import (
@@ -70,8 +69,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		MaxCount: 10, NodeCount: *workers,
 	}
 	server.SetPools(pool)
-	server.AddNodes(1, spc.Record{Role: "master", Size: pool.Size})
-	server.AddNodes(*workers, spc.Record{Pool: pool.PK, PoolName: pool.Name, GroupName: pool.Group(), Size: pool.Size})
+	machines := []spc.Record{{PK: 1, InstanceID: "spcdemo-master-1", Role: "master", Size: pool.Size, State: "draft"}}
+	for i := 2; i <= *workers+1; i++ {
+		machines = append(machines, spc.Record{
+			PK: int64(i), InstanceID: fmt.Sprintf("spcdemo-worker-%d", i), Role: "worker", Size: pool.Size, State: "draft",
+			Pool: pool.PK, PoolName: pool.Name, GroupName: pool.Group(), Created: time.Now().UTC().Format(time.RFC3339Nano),
+		})
+	}
+	server.SetNodes(machines...)
 	return serve(ctx, server, *listen, *every, out)
 }
 
