@@ -133,11 +133,12 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	if err != nil {
 		// The servers are those of the last scan. While a place is unknown, they prove no absence.
 		s.findings.Unknown = []string{err.Error()}
-		s.metrics.observeUnreadable(len(s.findings.Unknown))
+		s.metrics.unreadable.Set(1)
 		return
 	}
 	s.lastScan.set(time.Now())
-	s.metrics.observeScan(time.Since(began), len(findings.Unknown))
+	s.metrics.scans.Observe(time.Since(began).Seconds())
+	s.metrics.unreadable.Set(float64(len(findings.Unknown)))
 	before, servers := s.current, findings.Found
 	s.current, s.findings = nil, findings
 	s.scanNumber++
