@@ -40,7 +40,8 @@ func runScanner(
 		f.etcdScanner = newEtcdScanner(Config{
 			Etcd: func(context.Context) evidence.Scan {
 				f.scans.Add(1)
-				scan := evidence.Scan{Notes: []string{fmt.Sprint("scan ", f.scans.Load())}} // no part of the evidence
+				// The notes are no part of the evidence.
+				scan := evidence.Scan{Notes: []string{fmt.Sprint("scan ", f.scans.Load())}}
 				servers, _ := f.found.get()
 				for _, server := range servers {
 					scan.Found = append(scan.Found, evidence.FoundServer{Server: server})
