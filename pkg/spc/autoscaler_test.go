@@ -285,27 +285,3 @@ func TestAutoscalerResolvesLabelledNodes(t *testing.T) {
 	require.Greater(t, resolved, 20_000)
 	require.Greater(t, left, 5_000)
 }
-
-// An autoscaled pool has size zero, and then its first Node is added.
-func TestEmptyGroup(t *testing.T) {
-	pool := spc.Pool{PK: 108, InstanceID: "spcp19ss7c-pool-1", Autoscaled: true, MaxCount: 5}
-	first := spc.Record{
-		PK: 331, Cluster: 108, Pool: 108, InstanceID: "spcp19ss7c-worker-1", GroupName: pool.Group(), State: "draft",
-		Created: "2026-11-20T11:58:00Z",
-	}
-	count := func(nodes []*corev1.Node, records ...spc.Record) spc.GroupCount {
-		x := spc.NewIndex(&spc.Inventory{AsOf: noon(), Records: records})
-		c, _ := spc.Summarize(x, []spc.Pool{pool}, nodes, nil, noon())
-		return c.Groups["autoscaling-spcp19ss7c-pool-1"]
-	}
-	require.Equal(t, spc.GroupCount{Phases: map[spc.Phase]int{}}, count(nil))
-	require.Equal(t, spc.GroupCount{Phases: map[spc.Phase]int{spc.Starting: 1}}, count(nil, first))
-
-	first.State, first.PrivateIP = "provisioned", "10.138.0.3"
-	n := node(address(corev1.NodeInternalIP, "10.138.0.3"))
-	*n = *applied(n, newReport(t, n, spc.Terms{}, first))
-	group, err := autoscalerModel{groups: []string{pool.Group()}}.groupForNode(n, "0.4.3")
-	require.NoError(t, err)
-	require.Equal(t, pool.Group(), group)
-	require.Equal(t, spc.GroupCount{Phases: map[spc.Phase]int{spc.Up: 1}, Nodes: 1}, count([]*corev1.Node{n}, first))
-}

@@ -40,16 +40,3 @@ func Example() {
 	// stackpoint.io/node_id=331
 	// stackpoint.io/private_ip=10.138.0.3
 }
-
-// A machine that SPC lists has not become a Node for more than fifteen minutes.
-func ExampleSummarize() {
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	index := spc.NewIndex(&spc.Inventory{AsOf: now, Records: []spc.Record{
-		{PK: 331, InstanceID: "spce0-worker-1", State: "building", Created: "2026-11-20T11:40:00Z"},
-	}})
-	summary, _ := spc.Summarize(index, nil, nil, nil, now)
-	for _, machine := range summary.MachinesWithoutNode {
-		fmt.Println(machine.Record.InstanceID, "since", machine.Since.Format(time.Kitchen))
-	}
-	// Output: spce0-worker-1 since 11:40AM
-}

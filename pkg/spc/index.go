@@ -69,14 +69,6 @@ func NewIndex(i *Inventory) *Index {
 	return x
 }
 
-// Inventory returns the indexed inventory, or nil for a nil Index.
-func (x *Index) Inventory() *Inventory {
-	if x == nil {
-		return nil
-	}
-	return x.inventory
-}
-
 func addPositions(to map[netip.Addr][]int, keys []netip.Addr, at int) {
 	for _, key := range keys {
 		if !slices.Contains(to[key], at) {

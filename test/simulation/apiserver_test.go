@@ -28,11 +28,44 @@ type objectVersion[T client.Object] struct {
 	deleted bool
 }
 
+// A storedObject is an object of one kind.
+type storedObject[T any] interface {
+	client.Object
+	DeepCopyInto(T)
+}
+
 // An objectTable holds the objects of one kind, and all their versions, from which each
 // cache reads at its own pace.
-type objectTable[T client.Object] struct {
-	objects map[string]T
-	log     []objectVersion[T]
+type objectTable[T storedObject[T]] struct {
+	resource schema.GroupResource
+	objects  map[string]T
+	log      []objectVersion[T]
+}
+
+func newTable[T storedObject[T]](group, resource string) objectTable[T] {
+	return objectTable[T]{resource: schema.GroupResource{Group: group, Resource: resource}, objects: map[string]T{}}
+}
+
+func (t *objectTable[T]) get(name string) (object T, err error) {
+	object, exists := t.objects[name]
+	if !exists {
+		err = apierrors.NewNotFound(t.resource, name)
+	}
+	return object, err
+}
+
+// create stores a copy of a new object.
+func (t *objectTable[T]) create(s *simulatedAPIServer, o T) (made T, err error) {
+	if _, exists := t.objects[o.GetName()]; exists {
+		return made, apierrors.NewAlreadyExists(t.resource, o.GetName())
+	}
+	made, _ = o.DeepCopyObject().(T)
+	s.createdCount++
+	made.SetUID(types.UID(fmt.Sprintf("u%d", s.createdCount)))
+	made.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
+	s.setNextVersion(made)
+	t.put(made)
+	return made, nil
 }
 
 func (t *objectTable[T]) put(o T) {
@@ -64,73 +97,37 @@ type simulatedAPIServer struct {
 
 func newSimulatedAPIServer() *simulatedAPIServer {
 	return &simulatedAPIServer{
-		clusters:     objectTable[*v1alpha1.EtcdCluster]{objects: map[string]*v1alpha1.EtcdCluster{}},
-		observations: objectTable[*v1alpha1.EtcdObservation]{objects: map[string]*v1alpha1.EtcdObservation{}},
-		nodes:        objectTable[*corev1.Node]{objects: map[string]*corev1.Node{}},
+		clusters:     newTable[*v1alpha1.EtcdCluster](v1alpha1.Group, v1alpha1.Resource),
+		observations: newTable[*v1alpha1.EtcdObservation](v1alpha1.Group, v1alpha1.ObservationResource),
+		nodes:        newTable[*corev1.Node]("", "nodes"),
 		pods:         map[string]*corev1.Pod{},
 		bindings:     map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
 	}
 }
-
-func clusterResource() schema.GroupResource {
-	return schema.GroupResource{Group: v1alpha1.GroupVersion().Group, Resource: v1alpha1.Resource}
-}
-
-func observationResource() schema.GroupResource {
-	return schema.GroupResource{Group: v1alpha1.GroupVersion().Group, Resource: v1alpha1.ObservationResource}
-}
-
-func nodeResource() schema.GroupResource { return schema.GroupResource{Resource: "nodes"} }
 
 func (s *simulatedAPIServer) setNextVersion(o client.Object) {
 	s.revision++
 	o.SetResourceVersion(strconv.FormatInt(s.revision, 10))
 }
 
-func (s *simulatedAPIServer) setIdentity(o client.Object) {
-	s.createdCount++
-	o.SetUID(types.UID(fmt.Sprintf("u%d", s.createdCount)))
-	o.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
-}
-
 func (s *simulatedAPIServer) cluster(name string) (*v1alpha1.EtcdCluster, error) {
-	c := s.clusters.objects[name]
-	if c == nil {
-		return nil, apierrors.NewNotFound(clusterResource(), name)
-	}
-	return c, nil
+	return s.clusters.get(name)
 }
 
-func (s *simulatedAPIServer) node(name string) (*corev1.Node, error) {
-	n := s.nodes.objects[name]
-	if n == nil {
-		return nil, apierrors.NewNotFound(nodeResource(), name)
-	}
-	return n, nil
+func (s *simulatedAPIServer) node(name string) (*corev1.Node, error) { return s.nodes.get(name) }
+
+func (s *simulatedAPIServer) createNode(n *corev1.Node) (*corev1.Node, error) {
+	return s.nodes.create(s, n)
 }
 
 func (s *simulatedAPIServer) createCluster(c *v1alpha1.EtcdCluster) (*v1alpha1.EtcdCluster, error) {
-	if s.clusters.objects[c.Name] != nil {
-		return nil, apierrors.NewAlreadyExists(clusterResource(), c.Name)
-	}
 	c = c.DeepCopy()
 	c.Status, c.Observations = v1alpha1.EtcdClusterStatus{}, nil // Only the subresource writes these.
-	s.setIdentity(c)
-	s.setNextVersion(c)
-	s.clusters.put(c)
-	s.recordSpec(c)
-	return c, nil
-}
-
-func (s *simulatedAPIServer) createNode(n *corev1.Node) (*corev1.Node, error) {
-	if s.nodes.objects[n.Name] != nil {
-		return nil, apierrors.NewAlreadyExists(nodeResource(), n.Name)
+	made, err := s.clusters.create(s, c)
+	if err == nil {
+		s.recordSpec(made)
 	}
-	n = n.DeepCopy()
-	s.setIdentity(n)
-	s.setNextVersion(n)
-	s.nodes.put(n)
-	return n, nil
+	return made, err
 }
 
 // A patchView is the part of an object that Holdfast's patches read or write, in its JSON
@@ -197,7 +194,7 @@ func (s *simulatedAPIServer) patchCluster(
 	}
 	view := patchViewOf(c)
 	view.Spec = &c.Spec
-	made, err := view.apply(kind, body, clusterResource())
+	made, err := view.apply(kind, body, s.clusters.resource)
 	if err != nil {
 		return nil, err
 	}

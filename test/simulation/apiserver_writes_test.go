@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -23,7 +22,7 @@ func (s *simulatedAPIServer) patchNode(name string, kind types.PatchType, body [
 	if err != nil {
 		return nil, err
 	}
-	made, err := patchViewOf(n).apply(kind, body, nodeResource())
+	made, err := patchViewOf(n).apply(kind, body, s.nodes.resource)
 	if err != nil {
 		return nil, err
 	}
@@ -77,34 +76,14 @@ func (s *simulatedAPIServer) applySummary(
 	return s.writeCluster(c, &next), nil
 }
 
-// createObservation creates an EtcdObservation, which the leader does.
-func (s *simulatedAPIServer) createObservation(o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {
-	if s.observations.objects[o.Name] != nil {
-		return nil, apierrors.NewAlreadyExists(observationResource(), o.Name)
-	}
-	o = o.DeepCopy()
-	s.setIdentity(o)
-	s.setNextVersion(o)
-	s.observations.put(o)
-	return o, nil
-}
-
-func (s *simulatedAPIServer) observation(name string) (*v1alpha1.EtcdObservation, error) {
-	o := s.observations.objects[name]
-	if o == nil {
-		return nil, apierrors.NewNotFound(observationResource(), name)
-	}
-	return o, nil
-}
-
 // deleteObservation deletes an EtcdObservation on condition that it has the UID.
 func (s *simulatedAPIServer) deleteObservation(name string, uid types.UID) error {
-	o, err := s.observation(name)
+	o, err := s.observations.get(name)
 	if err != nil {
 		return err
 	}
 	if o.UID != uid {
-		return apierrors.NewConflict(observationResource(), name, errors.New("the UID in the precondition differs"))
+		return apierrors.NewConflict(s.observations.resource, name, errors.New("the UID in the precondition differs"))
 	}
 	s.observations.remove(o)
 	return nil
@@ -114,7 +93,7 @@ func (s *simulatedAPIServer) deleteObservation(name string, uid types.UID) error
 // Here a late write also replaces a newer one, which is worse. cluster is the UID of the
 // EtcdCluster that the agent knows.
 func (s *simulatedAPIServer) publish(id v1alpha1.ClusterID, cluster types.UID, report v1alpha1.Observation) error {
-	o, err := s.observation(v1alpha1.ObservationName(id, report.Node))
+	o, err := s.observations.get(v1alpha1.ObservationName(id, report.Node))
 	if err != nil {
 		return err
 	}
@@ -179,7 +158,7 @@ func (s *simulatedAPIServer) restore(from apiBackup) {
 	s.pods = maps.Clone(from.pods)
 }
 
-func replaceObjects[T client.Object](t *objectTable[T], objects map[string]T) {
+func replaceObjects[T storedObject[T]](t *objectTable[T], objects map[string]T) {
 	for _, name := range sortedKeys(t.objects) {
 		if _, there := objects[name]; !there {
 			t.remove(t.objects[name])

@@ -21,7 +21,7 @@ func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys
 
 // A simulatedCache is a cache of one kind, as old as the driver lets it be. As with a real
 // informer, its content may be newer than what its handlers received.
-type simulatedCache[T client.Object] struct {
+type simulatedCache[T storedObject[T]] struct {
 	table *objectTable[T]
 	// transform makes what the cache keeps of an object. Nil keeps all of it.
 	transform func(T) T
@@ -43,7 +43,7 @@ type simulatedCache[T client.Object] struct {
 }
 
 // newSimulatedCache returns a cache that has just listed the objects.
-func newSimulatedCache[T client.Object](sim *simulation, t *objectTable[T]) *simulatedCache[T] {
+func newSimulatedCache[T storedObject[T]](sim *simulation, t *objectTable[T]) *simulatedCache[T] {
 	return &simulatedCache[T]{
 		settle: sim.settle, table: t, objects: maps.Clone(t.objects), received: len(t.log),
 		notified: maps.Clone(t.objects), notifiedCount: len(t.log),
@@ -164,7 +164,7 @@ func (m *simulatedCache[T]) relist() {
 }
 
 // A simulatedInformer has the methods of cache.Informer that the webhook uses.
-type simulatedInformer[T client.Object] struct {
+type simulatedInformer[T storedObject[T]] struct {
 	cache.Informer
 	store *simulatedCache[T]
 }
@@ -195,7 +195,7 @@ func (i simulatedInformer[T]) LastSyncResourceVersion() string {
 func (i simulatedInformer[T]) GetStore() toolscache.Store { return simulatedStore[T]{cache: i.store} }
 
 // A simulatedStore has the methods of toolscache.Store that the webhook uses.
-type simulatedStore[T client.Object] struct {
+type simulatedStore[T storedObject[T]] struct {
 	toolscache.Store
 	cache *simulatedCache[T]
 }

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -51,23 +54,25 @@ func (a apiClient) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 	s := a.r.sim.api
 	switch into := obj.(type) {
 	case *v1alpha1.EtcdCluster:
-		return sendCall(ctx, a, false, "get etcdcluster "+key.Name,
-			func() (*v1alpha1.EtcdCluster, error) { return s.cluster(key.Name) },
-			func(c *v1alpha1.EtcdCluster) { c.DeepCopyInto(into) })
+		return getObject(ctx, a, &s.clusters, key.Name, into)
 	case *v1alpha1.EtcdObservation:
-		return sendCall(ctx, a, false, "get etcdobservation "+key.Name,
-			func() (*v1alpha1.EtcdObservation, error) { return s.observation(key.Name) },
-			func(o *v1alpha1.EtcdObservation) { o.DeepCopyInto(into) })
+		return getObject(ctx, a, &s.observations, key.Name, into)
 	case *corev1.Node:
-		return sendCall(ctx, a, false, "get node "+key.Name, func() (*corev1.Node, error) { return s.node(key.Name) },
-			func(n *corev1.Node) {
-				n.DeepCopyInto(into)
-				if review, _ := ctx.Value(reviewContextKey{}).(*simulatedReview); review != nil {
-					review.recordNode(n)
-				}
-			})
+		err := getObject(ctx, a, &s.nodes, key.Name, into)
+		if review, _ := ctx.Value(reviewContextKey{}).(*simulatedReview); review != nil && err == nil {
+			review.recordNode(into.DeepCopy())
+		}
+		return err
 	}
 	return fmt.Errorf("Get of %T is not simulated", obj)
+}
+
+// singular names an object of a table in the description of a call.
+func singular(r schema.GroupResource) string { return strings.TrimSuffix(r.Resource, "s") }
+
+func getObject[T storedObject[T]](ctx context.Context, a apiClient, t *objectTable[T], name string, into T) error {
+	return sendCall(ctx, a, false, "get "+singular(t.resource)+" "+name,
+		func() (T, error) { return t.get(name) }, func(found T) { found.DeepCopyInto(into) })
 }
 
 // node reads a Node.
@@ -88,59 +93,47 @@ func (a apiClient) pod(ctx context.Context, _, name string) (*corev1.Pod, error)
 }
 
 func (a apiClient) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	s := a.r.sim.api
 	switch into := list.(type) {
 	case *v1alpha1.EtcdClusterList:
-		return sendCall(ctx, a, false, "list etcdclusters", func() (map[string]*v1alpha1.EtcdCluster, error) {
-			a.r.sim.forgetEndedLists(a.r)
-			return cloneMap(a.r.sim.api.clusters.objects), nil
-		}, func(found map[string]*v1alpha1.EtcdCluster) { into.Items = copyClusters(found) })
+		return listObjects(ctx, a, &s.clusters, func(o *v1alpha1.EtcdCluster) {
+			into.Items = append(into.Items, *o.DeepCopy())
+		})
 	case *v1alpha1.EtcdObservationList:
-		return sendCall(ctx, a, false, "list etcdobservations", func() (map[string]*v1alpha1.EtcdObservation, error) {
-			return cloneMap(a.r.sim.api.observations.objects), nil
-		}, func(found map[string]*v1alpha1.EtcdObservation) {
-			for _, name := range sortedKeys(found) {
-				into.Items = append(into.Items, *found[name].DeepCopy())
-			}
+		return listObjects(ctx, a, &s.observations, func(o *v1alpha1.EtcdObservation) {
+			into.Items = append(into.Items, *o.DeepCopy())
 		})
 	case *corev1.NodeList:
-		return sendCall(ctx, a, false, "list nodes", func() (map[string]*corev1.Node, error) {
-			return cloneMap(a.r.sim.api.nodes.objects), nil
-		}, func(found map[string]*corev1.Node) {
-			for _, name := range sortedKeys(found) {
-				into.Items = append(into.Items, *found[name].DeepCopy())
-			}
-		})
+		return listObjects(ctx, a, &s.nodes, func(o *corev1.Node) { into.Items = append(into.Items, *o.DeepCopy()) })
 	}
 	return fmt.Errorf("List of %T is not simulated", list)
 }
 
-func cloneMap[T any](m map[string]T) map[string]T {
-	c := make(map[string]T, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
-}
-
-func copyClusters(found map[string]*v1alpha1.EtcdCluster) []v1alpha1.EtcdCluster {
-	var list []v1alpha1.EtcdCluster
-	for _, name := range sortedKeys(found) {
-		list = append(list, *found[name].DeepCopy())
-	}
-	return list
+func listObjects[T storedObject[T]](ctx context.Context, a apiClient, t *objectTable[T], add func(T)) error {
+	return sendCall(ctx, a, false, "list "+t.resource.Resource, func() (map[string]T, error) {
+		if t.resource.Resource == v1alpha1.Resource {
+			a.r.sim.forgetEndedLists(a.r)
+		}
+		return maps.Clone(t.objects), nil
+	}, func(found map[string]T) {
+		for _, name := range sortedKeys(found) {
+			add(found[name])
+		}
+	})
 }
 
 func (a apiClient) Create(ctx context.Context, obj client.Object, _ ...client.CreateOption) error {
+	s := a.r.sim.api
 	switch o := obj.(type) {
 	case *v1alpha1.EtcdCluster:
 		asked := o.DeepCopy()
 		return sendCall(ctx, a, true, "create etcdcluster "+o.Name,
-			func() (*v1alpha1.EtcdCluster, error) { return a.r.sim.api.createCluster(asked) },
+			func() (*v1alpha1.EtcdCluster, error) { return s.createCluster(asked) },
 			func(made *v1alpha1.EtcdCluster) { made.DeepCopyInto(o) })
 	case *v1alpha1.EtcdObservation:
 		asked := o.DeepCopy()
 		return sendCall(ctx, a, true, "create etcdobservation "+o.Name,
-			func() (*v1alpha1.EtcdObservation, error) { return a.r.sim.api.createObservation(asked) },
+			func() (*v1alpha1.EtcdObservation, error) { return s.observations.create(s, asked) },
 			func(made *v1alpha1.EtcdObservation) { made.DeepCopyInto(o) })
 	}
 	return fmt.Errorf("Create of %T is not simulated", obj)

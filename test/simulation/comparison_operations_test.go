@@ -94,7 +94,7 @@ func (p *serverPair) createObservation(now clusterSides[v1alpha1.EtcdCluster]) (
 	if apierrors.IsNotFound(err) || p.choices.oneIn(6) {
 		real, simulated := o.DeepCopy(), o.DeepCopy()
 		real.OwnerReferences, simulated.OwnerReferences = ownedBy(now.real), ownedBy(now.simulated)
-		_, simulatedErr := p.simulated.createObservation(simulated)
+		_, simulatedErr := p.simulated.observations.create(p.simulated, simulated)
 		return "create the EtcdObservation of " + node, p.real.Create(p.t.Context(), real), simulatedErr
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (p *serverPair) createObservation(now clusterSides[v1alpha1.EtcdCluster]) (
 		})
 	}
 	found.Observation = o.Observation
-	stored, err := p.simulated.observation(o.Name)
+	stored, err := p.simulated.observations.get(o.Name)
 	if err == nil {
 		err = p.simulated.publish(o.Cluster, stored.OwnerReferences[0].UID, o.Observation)
 	}

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -398,7 +397,7 @@ func (sim *simulation) doAllWork() bool {
 	return worked || sim.doGuardWork()
 }
 
-func deliverAll[T client.Object](c *simulatedCache[T]) bool {
+func deliverAll[T storedObject[T]](c *simulatedCache[T]) bool {
 	unreceived, unnotified := c.pending()
 	c.receive(unreceived)
 	c.notify(unreceived + unnotified)

@@ -156,7 +156,7 @@ func (s *fixture) lead(t *testing.T, publisher *spcapi.Publisher) (stop func()) 
 	ctx, cancel := context.WithCancel(t.Context())
 	var group errgroup.Group
 	group.Go(func() error { return publisher.Run(ctx) })
-	stop = func() {
+	stop = func() { // also a second time
 		cancel()
 		require.ErrorIs(t, group.Wait(), context.Canceled)
 	}

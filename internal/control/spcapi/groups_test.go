@@ -3,6 +3,7 @@ package spcapi_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func testGroups(t *testing.T, s *fixture) {
 	stop()
 	large.MaxCount = 8
 	s.spc.SetPools(large)
-	s.lead(t, s.publisher(t))
+	stop = s.lead(t, s.publisher(t))
 	waitForRefresh()
 	require.Equal(t, filled.Template, s.requireGroup(t, large.Group(), "70Gi", 8).Template)
 	before := s.data(t, spcapi.GroupsSuffix)
@@ -79,9 +80,18 @@ func testGroups(t *testing.T, s *fixture) {
 	require.Equal(t, filled.Template.Labels, received.Labels)
 	require.Zero(t, filled.Template.Status.Capacity.Cpu().Cmp(*received.Status.Capacity.Cpu()))
 
-	s.spc.Fail(spcserver.Failures()["500"])
+	good := newServer()
+	s.spc.Fail(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/nodepools") {
+			spcserver.Failures()["500"](w, r)
+			return
+		}
+		good.ServeHTTP(w, r)
+	})
+	stop()
+	s.lead(t, s.publisher(t)) // It has never known the pools.
 	waitForRefresh()
-	require.NotEmpty(t, s.status(t)["problem"])
+	require.Contains(t, s.status(t)["problem"], "responded with 500")
 	require.Equal(t, before, s.data(t, spcapi.GroupsSuffix))
 }
 

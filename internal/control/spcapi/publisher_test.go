@@ -127,7 +127,8 @@ func TestReader(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.configMaps().Delete(t.Context(), "part", metav1.DeleteOptions{}))
 		synctest.Wait()
-		require.Equal(t, []spc.Record{record}, r.Latest().Inventory().Records)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker-1"}}
+		require.Equal(t, &record, r.Latest().Find(node).Record)
 		require.Equal(t, 1, changes)
 		require.Equal(t, "metadata.name=part", configMaps.list.FieldSelector)
 		require.Equal(t, "metadata.name=part", configMaps.watch.FieldSelector, "an agent reads more than its part")
@@ -303,8 +304,8 @@ func testNotPublished(t *testing.T, s *fixture) {
 	require.Equal(t, "1h0m0s old", s.status(t)["age"])
 	require.Equal(t, succeeded, s.status(t)["succeeded"])
 	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_inventory_age_seconds 3600\n")
-	require.Contains(t, s.output.String(), "event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list of "+
-		"machines; the last list stays in use (1h0m0s old): publishing the SPC inventory: ")
+	require.Contains(t, s.output.String(), "event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list "+
+		"of machines; the last list stays in use (1h0m0s old): publishing the SPC inventory: ")
 
 	isFailing = false
 	waitForRefresh()

@@ -22,7 +22,8 @@ func testChanges(t *testing.T, server *apiserver.Server) {
 	t.Run("uninstall", func(t *testing.T) { testUninstallRights(t, f) })
 	t.Run("completion", func(t *testing.T) { testNameCompletion(t, f) })
 	for _, command := range []string{
-		`patch etcdclusters c1 c2 c3 c4 --type=merge -p {"spec":{"grants":null}}`, "delete etcdclusters --all", "delete nodes --all",
+		`patch etcdclusters c1 c2 c3 c4 --type=merge -p {"spec":{"grants":null}}`,
+		"delete etcdclusters --all", "delete nodes --all",
 	} {
 		_, err := server.Kubectl(t.Context(), strings.Fields(command)...)
 		require.NoError(t, err)
