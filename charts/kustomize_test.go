@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
 
-// TestSameObjects compares the chart with kustomize, object by object, for every autoscaler and hold
-// mode, with and without SPC and the policy of Kubernetes 1.36.
+// TestSameObjects compares the chart with kustomize, object by object, for every autoscaler and
+// hold mode, with and without SPC and the policy of Kubernetes 1.36.
 func TestSameObjects(t *testing.T) {
 	for _, c := range []struct {
 		version, values, overlay string

@@ -93,8 +93,8 @@ func (f *fixture) runKubelet(ctx context.Context) {
 	}
 }
 
-// addEtcdNode registers a Node in a zone with the label of etcd and a pod of the agent. The API server
-// copies the zone to the pods of the node.
+// addEtcdNode registers a Node in a zone with the label of etcd and a pod of the agent. The API
+// server copies the zone to the pods of the node.
 func (f *fixture) addEtcdNode(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	node, err := apiserver.RegisterNode(t.Context(), f.Admin(), apiserver.NodeSpec{

@@ -106,8 +106,8 @@ func scrape(t require.TestingT, m *spcapi.Metrics) string {
 }
 
 // fixture has an SPC server and a fake API server, because a real one does not run in a bubble of
-// synctest. The tests of cmd/webhook publish to a real one, and those of cmd/agent read from it, with
-// the shipped RBAC.
+// synctest. The tests of cmd/webhook publish to a real one, and those of cmd/agent read from it,
+// with the shipped RBAC.
 type fixture struct {
 	api     *fake.Clientset
 	spc     *spcserver.Server

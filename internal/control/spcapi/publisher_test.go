@@ -176,8 +176,8 @@ func testLargeInventory(t *testing.T, s *fixture) {
 	require.Less(t, len(fmt.Sprint(s.status(t))), 64<<10)
 }
 
-// testParts changes one machine of 3,000: one part of the inventory changes. Its agents read as much
-// as it has. The whole inventory has 75 KiB.
+// testParts changes one machine of 3,000: one part of the inventory changes. Its agents read as
+// much as it has. The whole inventory has 75 KiB.
 func testParts(t *testing.T, s *fixture) {
 	machines := manyMachines(3000)
 	var nodes []*corev1.Node

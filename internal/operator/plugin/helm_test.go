@@ -20,9 +20,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// uninstallByHelm installs the chart with the Job of helm uninstall, and uninstalls it with the real
-// helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the Job with
-// the rights of the Job. If the Job does not end, Holdfast stays.
+// uninstallByHelm installs the chart with the Job of helm uninstall, and uninstalls it with the
+// real helm. No kubelet runs, so the test takes the place of the pod: it runs the command of the
+// Job with the rights of the Job. If the Job does not end, Holdfast stays.
 func uninstallByHelm(t *testing.T, f *uninstallFixture) {
 	out, err := f.helm(t, "install", "holdfast", filepath.Join(f.root, "charts/holdfast"), "--create-namespace",
 		"--set=uninstall.enabled=true")

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// settleWithLeader ends grants with a running leader, whose clock the test advances: a leader ends no
-// grant by hand that it has known for less than three minutes.
+// settleWithLeader ends grants with a running leader, whose clock the test advances: a leader ends
+// no grant by hand that it has known for less than three minutes.
 func settleWithLeader(t *testing.T, c *reviewedCluster) {
 	f := c.Fixture
 	for _, i := range []int{0, 1} {
