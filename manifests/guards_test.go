@@ -55,6 +55,8 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 		"storage": {container(func(c *corev1.Container) { // testGuardFields adds other keys
 			c.Resources.Limits[corev1.ResourceEphemeralStorage] = resource.MustParse("1Ti")
 		}), "limits.ephemeral-storage"},
+		"zone":     {change: func(p *corev1.Pod) { p.Labels[corev1.LabelTopologyZone] = "eu-1a" }},
+		"no label": {func(p *corev1.Pod) { p.Labels = nil }, "labels.holdfast.dev/drain-guard"},
 		"system priority": {func(p *corev1.Pod) {
 			p.Spec.PriorityClassName = "system-node-critical"
 		}, value + "spec.priority"},

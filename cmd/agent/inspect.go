@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -177,15 +176,15 @@ func observeHost(ctx context.Context, observedHost *host.Host, options inspectFl
 	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: observedHost.Network(ctx)}
 	r.Host.BootID = r.Network.BootID
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
-	r.Etcd = etcdReport{Found: []foundReport{}, Findings: observedHost.Etcd(ctx)}
-	for _, server := range r.Etcd.Findings.Found {
-		found := foundReport{FoundServer: evidence.FoundServer{Server: server}}
+	r.Etcd = etcdReport{Found: []foundReport{}, Scan: observedHost.Etcd(ctx)}
+	for _, server := range r.Etcd.Scan.Found {
+		found := foundReport{FoundServer: server}
 		// Like the agent, probe a server whose process is not visible too.
 		if options.askEtcd && (options.staticPods || !server.InCluster) {
-			found.Identity = prober.Identify(ctx, server)
+			found.Identity = prober.Identify(ctx, server.Server)
 		}
 		if found.HasAnswered() && !found.Removed {
-			observation := prober.Observe(ctx, server, found.Identity)
+			observation := prober.Observe(ctx, server.Server, found.Identity)
 			found.Observation = &observation
 		}
 		r.Etcd.Found = append(r.Etcd.Found, found)

@@ -68,9 +68,9 @@ type hostReport struct {
 }
 
 type etcdReport struct {
-	// Found replaces that of the Findings.
+	// Found replaces that of the Scan.
 	Found []foundReport `json:"found"`
-	evidence.Findings
+	evidence.Scan
 }
 
 // foundReport is one etcd server, its answer, and what it reported about its cluster.
@@ -156,7 +156,8 @@ func describeMachine(m host.MachineIDs, given string) *openstackReport {
 // decide returns the agent's decisions for a host in this state. Because an inspection
 // reads no cluster, it assumes a new Node that only the born-held policy has written to.
 func (r report) decide(options inspectFlags) decisionReport {
-	scan := evidence.Scan{Data: r.Etcd.Data, Searching: r.Etcd.Searching, Unknown: r.Etcd.Unknown}
+	scan := r.Etcd.Scan
+	scan.Found = nil
 	for _, found := range r.Etcd.Found {
 		scan.Found = append(scan.Found, found.FoundServer)
 	}

@@ -11,6 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
@@ -32,46 +35,58 @@ func TestMachines(t *testing.T) {
 		f.apply(t, fmt.Sprintf(`{"apiVersion":"karpenter.sh/v1","kind":"NodeClaim","metadata":{"name":%q}}`, name))
 		f.patchStatus(t, "nodeclaims/"+name, fmt.Sprintf(`{"status":{"providerID":"cloud:///%s"}}`, name))
 	}
-	hook := func(name string) string {
-		out, err := f.Kubectl(t.Context(), "get", "machines", name, "-o", "jsonpath={.metadata.annotations}")
-		require.NoError(t, err)
-		return out
+	object := func(group, version, kind, name string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{}
+		o.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: version, Kind: kind})
+		o.SetName(name)
+		return o
 	}
-	require.Eventually(t, func() bool { return strings.Contains(hook("etcd-1"), machine.HookAnnotation) }, soon, poll)
+	ofMachine := func(name string) *unstructured.Unstructured {
+		m := object(machine.ClusterAPIGroup, "v1beta1", machine.KindMachine, name)
+		m.SetNamespace(metav1.NamespaceDefault)
+		return m
+	}
+	hooks := func(name string) map[string]string {
+		m := ofMachine(name)
+		require.NoError(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(m), m))
+		return m.GetAnnotations()
+	}
+	isHooked := func() bool { return hooks("etcd-1")[machine.HookAnnotation] != "" }
+	require.Eventually(t, isHooked, soon, poll)
 
 	// The certificate authority is in the entries that were added while the webhook ran.
-	for _, name := range []string{"machines/etcd-1", "nodeclaims/etcd-1"} {
+	for _, o := range []*unstructured.Unstructured{
+		ofMachine("etcd-1"), object(machine.KarpenterGroup, "v1", machine.KindNodeClaim, "etcd-1"),
+	} {
 		require.Eventually(t, func() bool {
-			_, err := f.Kubectl(t.Context(), "delete", "--wait=false", "--dry-run=server", name)
+			err := f.api.Delete(t.Context(), o, client.DryRunAll)
 			return err != nil && strings.Contains(err.Error(), "denied the request") &&
 				strings.Contains(err.Error(), " stands for node etcd-1: both have the provider ID cloud:///etcd-1.")
-		}, soon, 200*time.Millisecond, name)
-		_, err := f.Kubectl(t.Context(), "delete", "--wait=false", name)
-		require.ErrorContains(t, err, "denied the request")
+		}, soon, 200*time.Millisecond, o.GetKind())
+		require.ErrorContains(t, f.api.Delete(t.Context(), o), "denied the request")
 	}
 	for _, name := range []string{"machines/worker-1", "nodeclaims/worker-1"} {
 		out, err := f.Kubectl(t.Context(), "delete", "--wait=false", name)
 		require.NoError(t, err)
 		require.NotContains(t, out, "Warning")
 	}
-	require.NotContains(t, hook("worker-1"), machine.HookAnnotation)
+	require.NotContains(t, hooks("worker-1"), machine.HookAnnotation)
 
 	// The Machine is deleted while no webhook answers. Its hook keeps the machine.
 	require.NoError(t, f.service.Close())
-	_, err := f.Kubectl(t.Context(), "delete", "--wait=false", "machines/etcd-1")
-	require.NoError(t, err, "fails open")
+	require.NoError(t, f.api.Delete(t.Context(), ofMachine("etcd-1")), "fails open")
 	f.patchStatus(t, "machines/etcd-1",
 		`{"status":{"deletion":{"waitForPreTerminateHookStartTime":"2026-11-22T00:00:00Z"}}}`)
 	isRefused := func() bool { return strings.Contains(f.machineEvents(t), "the machine may not end: ") }
 	require.Eventually(t, isRefused, soon, poll)
-	require.Contains(t, hook("etcd-1"), machine.HookAnnotation)
+	require.True(t, isHooked())
 
 	// With break-glass on the Node it goes.
 	glass := fmt.Sprintf(`{"uid":"%s","until":"%s","reason":"the machine is gone"}`,
 		etcd.UID, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
-	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-1", quorum.BreakGlassAnnotation+"="+glass)
+	_, err := f.Kubectl(t.Context(), "annotate", "node", "etcd-1", quorum.BreakGlassAnnotation+"="+glass)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !strings.Contains(hook("etcd-1"), machine.HookAnnotation) }, soon, poll)
+	require.Eventually(t, func() bool { return !isHooked() }, soon, poll)
 	require.Eventually(t, func() bool { return strings.Contains(f.machineEvents(t), "the machine may end: ") }, soon, poll)
 }
 

@@ -212,6 +212,7 @@ func TestPolicyValidate(t *testing.T) {
 		"unit":                {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service"}}, ""},
 		"condition":           {Policy{Force: []string{"condition:example.org/Network"}}, ""},
 		"unit without suffix": {Policy{Force: []string{"unit:network-plugin"}}, "full name"},
+		"unit path":           {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "full name"},
 		"unit pattern":        {Policy{Force: []string{"unit:network-*.service"}}, "full name"},
 		"empty condition":     {Policy{Force: []string{"condition:"}}, "type of one Node condition"},
 		"condition status":    {Policy{Force: []string{"condition:Network=True", "condition:Network=False"}}, ""},

@@ -78,9 +78,9 @@ func (h *Handler) rejectBody(w http.ResponseWriter, err error) {
 // busyMessage is the answer to a review above the limit of the entry.
 const busyMessage = "holdfast is busy with other reviews. Try again in a second."
 
-// rejectBusy answers a request above the limit of the entry. One that fails closed refuses. Programs
-// that use client-go repeat the request within the call after the time in the answer. Programs that
-// drain nodes repeat the eviction by themselves, so it has none.
+// rejectBusy answers a request above the limit of the entry. One that fails closed refuses. It
+// names the time after which programs that use client-go repeat the request within the call. For an
+// eviction it names none: programs that drain nodes repeat it by themselves.
 func (e entry) rejectBusy(w http.ResponseWriter, body []byte) {
 	switch {
 	case e.fallback.allows:

@@ -93,11 +93,15 @@ func (f *fixture) runKubelet(ctx context.Context) {
 	}
 }
 
-// addEtcdNode registers a Node with the label of etcd and a pod of the agent.
+// addEtcdNode registers a Node in a zone with the label of etcd and a pod of the agent. The API
+// server copies the zone to the pods of the node.
 func (f *fixture) addEtcdNode(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	node, err := apiserver.RegisterNode(t.Context(), f.Admin(), apiserver.NodeSpec{
-		Name: name, Ready: true, Labels: map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
+		Name: name, Ready: true, Labels: map[string]string{
+			observation.EtcdMemberLabel: observation.EtcdMemberLabelValue,
+			corev1.LabelTopologyZone:    "eu-1a", corev1.LabelTopologyRegion: "eu-1",
+		},
 	})
 	require.NoError(t, err)
 	f.addAgent(t, name)

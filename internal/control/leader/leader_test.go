@@ -325,7 +325,7 @@ func lastingError(t *testing.T, f *storetest.Fixture) {
 	})
 	faulty.unreadable.Store(&f.Nodes[1].Name)
 	h.advance(2 * time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.NoError(t, h.run(ctx))
 	require.Contains(t, h.log.String(), "the node cannot be read")

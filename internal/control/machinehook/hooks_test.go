@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 )
@@ -62,12 +64,15 @@ func TestHooks(t *testing.T) {
 		f.waitForRounds(t)
 		f.waitForHook(t, "late", false)
 	})
+	t.Run("served versions", func(t *testing.T) { testServedVersions(t, f) })
 }
 
-// TestServedVersions: an upgrade of Cluster API, or its rollback, changes the versions in which the
+// testServedVersions: an upgrade of Cluster API, or its rollback, changes the versions in which the
 // API server has Machines.
-func TestServedVersions(t *testing.T) {
-	f := newFixture(t)
+func testServedVersions(t *testing.T, f *fixture) {
+	ended := []byte(`{"metadata":{"finalizers":null}}`)
+	_, err := f.machines.Patch(t.Context(), "etcd", types.MergePatchType, ended, metav1.PatchOptions{})
+	require.NoError(t, err)
 	etcd, ending := node("etcd", true), node("ending", true)
 	f.setNodes(etcd)
 	f.add(t, "etcd")

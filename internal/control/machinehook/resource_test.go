@@ -19,7 +19,7 @@ import (
 )
 
 // TestResourceFinder checks that a kind counts as absent only if every answer shows that. Single
-// requests fail, which a real API server cannot be made to do. TestServedVersions uses a real one.
+// requests fail, which a real API server cannot be made to do. TestHooks uses a real one.
 func TestResourceFinder(t *testing.T) {
 	const group, v1, v2, v3 = machine.ClusterAPIGroup, "v1beta1", "v1beta2", "v1beta3"
 	for name, c := range map[string]struct {

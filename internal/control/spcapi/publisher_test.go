@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,10 +289,10 @@ func testNodesWithoutMachine(t *testing.T, s *fixture) {
 // If the list cannot be published, the agents still use the published list. The age is that of the
 // published list.
 func testNotPublished(t *testing.T, s *fixture) {
-	isFailing := true
+	var isRepaired atomic.Bool
 	s.api.PrependReactor("create", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		name := a.(clienttesting.CreateAction).GetObject().(*corev1.ConfigMap).Name
-		return isFailing && name == inventory, nil, errors.New("not by our rules")
+		return !isRepaired.Load() && name == inventory, nil, errors.New("not by our rules")
 	})
 	succeeded := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 	_, err := s.configMaps().Create(t.Context(), &corev1.ConfigMap{
@@ -307,7 +308,7 @@ func testNotPublished(t *testing.T, s *fixture) {
 	require.Contains(t, s.output.String(), "event on holdfast-spc-inventory: SPCNotRefreshed: failed to refresh the list "+
 		"of machines; the last list stays in use (1h0m0s old): publishing the SPC inventory: ")
 
-	isFailing = false
+	isRepaired.Store(true)
 	waitForRefresh()
 	require.Empty(t, s.status(t)["problem"])
 	require.Equal(t, "0s old", s.status(t)["age"])

@@ -63,7 +63,7 @@ type Config struct {
 	// Network returns the facts about the host's network. It is called often and must be fast.
 	Network func(context.Context) readiness.Facts
 	// Etcd returns the etcd servers and data of the host, and the places that could not be read.
-	Etcd func(context.Context) evidence.Findings
+	Etcd func(context.Context) evidence.Scan
 	// SearchData starts a search of the local disks for data of etcd, unless the last one has just
 	// ended. It is nil where nothing searches.
 	SearchData func()

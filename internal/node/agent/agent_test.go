@@ -114,7 +114,8 @@ func TestMetrics(t *testing.T) {
 	a := &Agent{metrics: newMetrics()}
 	registry := prometheus.NewRegistry()
 	require.NoError(t, registry.Register(a))
-	a.metrics.observeScan(30*time.Millisecond, 2)
+	a.metrics.scans.Observe(0.03)
+	a.metrics.unreadable.Set(2)
 	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{
 		foundMember(1),
 		{Server: evidence.Server{PID: 2}, Identity: evidence.Identity{Problem: "no answer"}},
@@ -122,10 +123,12 @@ func TestMetrics(t *testing.T) {
 		{Identity: evidence.Identity{Ref: evidence.MemberRef{Cluster: testCluster, Member: "b"}, Removed: true}},
 	}})
 	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{foundMember(1)}})
-	a.metrics.observeProbe(time.Second)
-	a.metrics.countPublished(resultLabel(v1alpha1.Observation{}))
-	a.metrics.countPublished(resultLabel(v1alpha1.Observation{Problem: "no leader"}))
-	a.metrics.countPublished(resultFailed)
+	a.metrics.probes.Observe(1)
+	for _, result := range []string{
+		resultLabel(v1alpha1.Observation{}), resultLabel(v1alpha1.Observation{Problem: "no leader"}), resultFailed,
+	} {
+		a.metrics.published.WithLabelValues(result).Inc()
+	}
 
 	families, err := registry.Gather()
 	require.NoError(t, err)

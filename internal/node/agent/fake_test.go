@@ -267,7 +267,7 @@ type bubbleFixture struct {
 	logs  func() string
 	facts latest[readiness.Facts]
 	// servers are the etcd servers of the host. Each of them answers as testMember.
-	servers latest[[]evidence.Server]
+	servers latest[[]evidence.FoundServer]
 	// listClusters and listObservations are the answers to requests for these objects.
 	listClusters, listObservations listFunc
 	// shutdowns are the versions of the Node at which the agent allowed a shutdown.
@@ -300,14 +300,14 @@ func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)
 		f.agent, err = New(Config{
 			Node: node.Name, Nodes: f.api, Events: f.api, Clusters: &Clusters{},
 			Network: func(context.Context) readiness.Facts { facts, _ := f.facts.get(); return facts },
-			Etcd: func(ctx context.Context) evidence.Findings {
+			Etcd: func(ctx context.Context) evidence.Scan {
 				_ = pause(ctx, f.scanTakes) // A scan that is cut short has the same result.
 				isSearching := time.Since(began) < f.searchTakes
 				if isSearching {
-					return evidence.Findings{Searching: true}
+					return evidence.Scan{Searching: true}
 				}
 				servers, _ := f.servers.get()
-				return evidence.Findings{Found: servers, Unknown: f.unread}
+				return evidence.Scan{Found: servers, Unknown: f.unread}
 			},
 			Identify: func(context.Context, evidence.Server) evidence.Identity { return foundMember(0).Identity },
 			ListMembers: func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error) {

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -58,17 +56,6 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.scans, m.unreadable, m.servers, m.probes, m.published}
 }
 
-// observeScan counts a scan of the host.
-func (m *metrics) observeScan(took time.Duration, unreadable int) {
-	m.scans.Observe(took.Seconds())
-	m.observeUnreadable(unreadable)
-}
-
-// observeUnreadable counts the places that could not be read.
-func (m *metrics) observeUnreadable(places int) {
-	m.unreadable.Set(float64(places))
-}
-
 // countServers counts the servers on the host.
 func (m *metrics) countServers(scan evidence.Scan) {
 	states := map[string]int{"member": 0, "removed": 0, "unverified": 0, "stopped": 0}
@@ -87,14 +74,4 @@ func (m *metrics) countServers(scan evidence.Scan) {
 	for state, n := range states {
 		m.servers.WithLabelValues(state).Set(float64(n))
 	}
-}
-
-// observeProbe counts a probe of a cluster.
-func (m *metrics) observeProbe(took time.Duration) {
-	m.probes.Observe(took.Seconds())
-}
-
-// countPublished counts an attempt to publish an observation.
-func (m *metrics) countPublished(result string) {
-	m.published.WithLabelValues(result).Inc()
 }

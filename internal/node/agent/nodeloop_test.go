@@ -22,7 +22,9 @@ import (
 )
 
 // holdsMember gives the host a member that answers.
-func holdsMember(f *bubbleFixture) { f.servers.set([]evidence.Server{foundMember(812).Server}) }
+func holdsMember(f *bubbleFixture) {
+	f.servers.set([]evidence.FoundServer{{Server: foundMember(812).Server}})
+}
 
 // inService returns a Node whose hold has ended in this boot.
 func inService(boot string) *corev1.Node {
@@ -283,7 +285,7 @@ func TestKillDuringHold(t *testing.T) {
 func killAtWrite(t *testing.T, node *corev1.Node, write int, isReceived bool) bool {
 	var left *corev1.Node // what the killed agent left
 	isOpen := false
-	inBubble(t, node, nil, func(f *bubbleFixture) {
+	inBubble(t, node, func(f *bubbleFixture) {
 		kill := func() error {
 			if write--; write != 0 {
 				return nil
@@ -297,6 +299,7 @@ func killAtWrite(t *testing.T, node *corev1.Node, write int, isReceived bool) bo
 		} else {
 			f.api.beforeWrite = func(string) (err error) { f.api.locked(func() { err = kill() }); return err }
 		}
+	}, func(f *bubbleFixture) {
 		elapse(f.t, slowTick)
 		if left == nil {
 			isOpen = true

@@ -234,7 +234,7 @@ func TestMonotonicClock(t *testing.T) {
 		nodes: newStore[*corev1.Node](discardLog(), func() {}),
 	}
 	s := newEtcdScanner(Config{
-		Etcd: func(context.Context) evidence.Findings { return evidence.Findings{} }, Log: discardLog(),
+		Etcd: func(context.Context) evidence.Scan { return evidence.Scan{} }, Log: discardLog(),
 	}, newMetrics(), func() {})
 	ctx, cancel := context.WithCancel(t.Context())
 	group, ctx := errgroup.WithContext(ctx)

@@ -210,7 +210,7 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	defer cancel()
 	began := time.Now()
 	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.identity)
-	r.metrics.observeProbe(time.Since(began))
+	r.metrics.probes.Observe(time.Since(began).Seconds())
 	o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
 	o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
 	p.observation = o
@@ -250,9 +250,9 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		}
 		report.written = p
 		report.publishRetry.Reset()
-		r.metrics.countPublished(resultLabel(p.observation))
+		r.metrics.published.WithLabelValues(resultLabel(p.observation)).Inc()
 	default:
-		r.metrics.countPublished(resultFailed)
+		r.metrics.published.WithLabelValues(resultFailed).Inc()
 		report.retryAt = time.Now().Add(report.publishRetry.Next())
 		if p.heartbeat {
 			report.nextHeartbeat = report.retryAt

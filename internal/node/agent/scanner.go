@@ -43,7 +43,7 @@ const (
 // the loop that writes the Node, because both steps can take long. It identifies the servers
 // side by side, so that a server that hangs does not hide another one.
 type etcdScanner struct {
-	scanHost func(context.Context) evidence.Findings
+	scanHost func(context.Context) evidence.Scan
 	identify func(context.Context, evidence.Server) evidence.Identity
 	log      *slog.Logger
 	metrics  *metrics
@@ -58,7 +58,7 @@ type etcdScanner struct {
 	scans      errgroup.Group
 	scanNumber int
 	current    []*identification // one for each server of the last scan
-	findings   evidence.Findings // of the last scan
+	findings   evidence.Scan     // of the last scan
 	results    chan identifyResult
 	retry      *loop.Retry // while a running server is not identified
 }
@@ -133,22 +133,23 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	if err != nil {
 		// The servers are those of the last scan. While a place is unknown, they prove no absence.
 		s.findings.Unknown = []string{err.Error()}
-		s.metrics.observeUnreadable(len(s.findings.Unknown))
+		s.metrics.unreadable.Set(1)
 		return
 	}
 	s.lastScan.set(time.Now())
-	s.metrics.observeScan(time.Since(began), len(findings.Unknown))
+	s.metrics.scans.Observe(time.Since(began).Seconds())
+	s.metrics.unreadable.Set(float64(len(findings.Unknown)))
 	before, servers := s.current, findings.Found
 	s.current, s.findings = nil, findings
 	s.scanNumber++
-	isUnchanged := func(i *identification, server evidence.Server) bool {
-		return reflect.DeepEqual(i.Server, server)
+	isUnchanged := func(i *identification, found evidence.FoundServer) bool {
+		return reflect.DeepEqual(i.Server, found.Server)
 	}
 	if !slices.EqualFunc(before, servers, isUnchanged) {
 		s.retry.Reset()
 	}
-	for _, server := range servers {
-		s.current = append(s.current, s.startIdentification(ctx, identifying, server, before))
+	for _, found := range servers {
+		s.current = append(s.current, s.startIdentification(ctx, identifying, found.Server, before))
 	}
 	for _, i := range before {
 		if !slices.Contains(s.current, i) {
@@ -159,8 +160,8 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 
 // readHost scans once, in a goroutine, and fails after scanStaleAfter. A scan that hangs in the
 // kernel keeps its goroutine; a later scan can succeed, for example after an unmount.
-func (s *etcdScanner) readHost(ctx context.Context) (evidence.Findings, error) {
-	ended := make(chan evidence.Findings, 1)
+func (s *etcdScanner) readHost(ctx context.Context) (evidence.Scan, error) {
+	ended := make(chan evidence.Scan, 1)
 	isStarted := s.scans.TryGo(func() error {
 		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 		defer cancel()
@@ -169,7 +170,7 @@ func (s *etcdScanner) readHost(ctx context.Context) (evidence.Findings, error) {
 	})
 	last, _ := s.lastScan.get()
 	if !isStarted {
-		return evidence.Findings{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
+		return evidence.Scan{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
 	}
 	limit := time.NewTimer(scanStaleAfter)
 	defer limit.Stop()
@@ -177,9 +178,9 @@ func (s *etcdScanner) readHost(ctx context.Context) (evidence.Findings, error) {
 	case findings := <-ended:
 		return findings, nil
 	case <-limit.C:
-		return evidence.Findings{}, errors.New(noScanSince(last))
+		return evidence.Scan{}, errors.New(noScanSince(last))
 	case <-ctx.Done():
-		return evidence.Findings{}, context.Cause(ctx)
+		return evidence.Scan{}, context.Cause(ctx)
 	}
 }
 
@@ -282,10 +283,8 @@ func (s *etcdScanner) hasUnidentified() bool {
 
 // publish replaces the evidence if it has changed.
 func (s *etcdScanner) publish(ctx context.Context) {
-	scan := evidence.Scan{
-		Found: make([]evidence.FoundServer, len(s.current)), Data: s.findings.Data,
-		Unknown: s.findings.Unknown, Searching: s.findings.Searching,
-	}
+	scan := s.findings
+	scan.Found, scan.Notes = make([]evidence.FoundServer, len(s.current)), nil // notes are for inspect
 	for n, i := range s.current {
 		scan.Found[n] = i.FoundServer
 		if !i.done && time.Since(i.began) > scanTimeout {

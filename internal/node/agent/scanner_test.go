@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -37,11 +38,16 @@ func runScanner(
 		log, logs := recordLog(t)
 		f := &scannerFixture{t: t, logs: logs, begin: loop.NewSignal()}
 		f.etcdScanner = newEtcdScanner(Config{
-			Etcd: func(context.Context) evidence.Findings {
+			Etcd: func(context.Context) evidence.Scan {
 				f.scans.Add(1)
-				found, _ := f.found.get()
-				unread, _ := f.unread.get()
-				return evidence.Findings{Found: found, Unknown: unread}
+				// The notes are no part of the evidence.
+				scan := evidence.Scan{Notes: []string{fmt.Sprint("scan ", f.scans.Load())}}
+				servers, _ := f.found.get()
+				for _, server := range servers {
+					scan.Found = append(scan.Found, evidence.FoundServer{Server: server})
+				}
+				scan.Unknown, _ = f.unread.get()
+				return scan
 			},
 			Identify: identify, Log: log,
 		}, newMetrics(), func() { f.notified.Add(1) })
@@ -257,12 +263,12 @@ func TestHangingScan(t *testing.T) {
 	runScanner(t, nil, func(f *scannerFixture) {
 		hangs = make(chan struct{})
 		var isAway atomic.Bool
-		f.scanHost = func(context.Context) evidence.Findings {
+		f.scanHost = func(context.Context) evidence.Scan {
 			f.scans.Add(1)
 			if isAway.Load() {
 				<-hangs // a read that no context ends
 			}
-			return evidence.Findings{}
+			return evidence.Scan{}
 		}
 		unknown := func() []string { scan, _ := f.evidence.get(); return scan.Unknown }
 		require.Empty(t, f.staleReason(time.Now()), "the scanner has not started")
@@ -304,7 +310,7 @@ func TestCutShortScan(t *testing.T) {
 	var f *scannerFixture
 	runScanner(t, nil, func(running *scannerFixture) {
 		f = running
-		f.scanHost = func(ctx context.Context) evidence.Findings { <-ctx.Done(); return evidence.Findings{} }
+		f.scanHost = func(ctx context.Context) evidence.Scan { <-ctx.Done(); return evidence.Scan{} }
 		f.wait(time.Second)
 	})
 	_, scanned := f.evidence.get()

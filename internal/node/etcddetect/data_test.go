@@ -17,7 +17,7 @@ import (
 )
 
 // detectWithSearch scans a host after a search of its disks.
-func detectWithSearch(t *testing.T, root string) evidence.Findings {
+func detectWithSearch(t *testing.T, root string) evidence.Scan {
 	t.Helper()
 	limits := datasearch.Limits{Interval: time.Hour, MaxTime: time.Minute, MaxDirectories: 1000}
 	search := datasearch.New(hostfs.Root(root), limits, slog.New(slog.DiscardHandler))

@@ -185,7 +185,7 @@ func serverOf(t *testing.T, pid int) (evidence.Server, bool) {
 	t.Helper()
 	for _, found := range New("/", nil).Detect().Found {
 		if found.PID == pid {
-			return found, true
+			return found.Server, true
 		}
 	}
 	return evidence.Server{}, false

@@ -53,8 +53,8 @@ func New(root hostfs.Root, credential *evidence.Credential) *Detector {
 // UseSearch adds the data that a search of the same host finds to the findings.
 func (d *Detector) UseSearch(search *datasearch.Search) { d.search = search }
 
-// Detect scans the host for etcd servers, running and stopped.
-func (d *Detector) Detect() evidence.Findings {
+// Detect scans the host for etcd servers, running and stopped. It queries none of them.
+func (d *Detector) Detect() evidence.Scan {
 	s := d.newScan()
 	s.addUnits()
 	s.addStaticPods()
@@ -69,13 +69,13 @@ func (d *Detector) Detect() evidence.Findings {
 	s.setDistributions()
 	d.watchlist.update(s)
 	slices.Sort(s.unknown)
-	findings := evidence.Findings{
+	scan := evidence.Scan{
 		Data: s.data, Unknown: slices.Compact(s.unknown), Searching: s.isSearching, Notes: s.notes,
 	}
 	for _, found := range s.found {
-		findings.Found = append(findings.Found, found.Server)
+		scan.Found = append(scan.Found, evidence.FoundServer{Server: found.Server})
 	}
-	return findings
+	return scan
 }
 
 // A hostScan is a scan in progress. One server can be visible as a unit, a manifest, a process and

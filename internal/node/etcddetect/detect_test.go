@@ -23,7 +23,7 @@ const (
 )
 
 // detect scans a host.
-func detect(t *testing.T, root string) evidence.Findings {
+func detect(t *testing.T, root string) evidence.Scan {
 	t.Helper()
 	return etcddetect.New(hostfs.Root(root), nil).Detect()
 }
@@ -34,7 +34,7 @@ func detectOne(t *testing.T, root string) evidence.Server {
 	findings := detect(t, root)
 	require.Empty(t, findings.Unknown)
 	require.Len(t, findings.Found, 1, "%q", findings.Notes)
-	return findings.Found[0]
+	return findings.Found[0].Server
 }
 
 // service returns a unit file.

@@ -76,7 +76,7 @@ func wantedDistribution(layout string) v1alpha1.Distribution {
 // describeServers describes servers as a layout does. Where is set if the layout sets it, and
 // always for a server without a unit.
 func describeServers(
-	t *testing.T, l fakehost.Layout, root string, found []evidence.Server, wanted []fakehost.ExpectedServer,
+	t *testing.T, l fakehost.Layout, root string, found []evidence.FoundServer, wanted []fakehost.ExpectedServer,
 ) []fakehost.ExpectedServer {
 	t.Helper()
 	path := func(at string) string {

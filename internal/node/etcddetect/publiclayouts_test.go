@@ -249,18 +249,14 @@ func TestPublicLayouts(t *testing.T) {
 			if l.isInLayer {
 				want = presence.MembershipUnknown
 			}
-			scan := evidence.Scan{Data: findings.Data, Unknown: findings.Unknown}
-			for _, server := range findings.Found {
-				scan.Found = append(scan.Found, evidence.FoundServer{Server: server})
-			}
 			in := presence.Inputs{ClustersKnown: true, Announced: []evidence.MemberRef{ref}}
-			require.Equal(t, want, presence.Assess(scan, in).Membership)
+			require.Equal(t, want, presence.Assess(findings, in).Membership)
 		})
 	}
 }
 
 // layOutHost lays out a host, and returns what is found there after a search of its disks.
-func layOutHost(t *testing.T, l fakehost.Layout, parts fakehost.Parts) evidence.Findings {
+func layOutHost(t *testing.T, l fakehost.Layout, parts fakehost.Parts) evidence.Scan {
 	t.Helper()
 	root := t.TempDir()
 	require.NoError(t, l.LayOut(root, parts))

@@ -210,7 +210,8 @@ func probeHostile(t *testing.T, url string, limit int64) v1alpha1.Observation {
 	runtime.GC()
 	peak := startHeapSampler(t)
 	var o v1alpha1.Observation
-	for i := 0; i == 0 || i == 1 && len(o.Members) > 0; i++ { // the second begins with the list of the first
+	// The second round begins with the list of the first.
+	for i := 0; i == 0 || i == 1 && len(o.Members) > 0; i++ {
 		began := time.Now()
 		p.Identify(t.Context(), server)
 		o = p.Observe(t.Context(), server, fakeIdentity())

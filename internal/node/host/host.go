@@ -125,7 +125,7 @@ func (h *Host) Network(ctx context.Context) readiness.Facts {
 // Etcd returns the etcd servers of the host, running or stopped, the data of others, and the places
 // that could not be read. While a place is unknown, the absence of etcd is not proven. It waits for
 // no search of the local disks.
-func (h *Host) Etcd(context.Context) evidence.Findings { return h.etcd.Detect() }
+func (h *Host) Etcd(context.Context) evidence.Scan { return h.etcd.Detect() }
 
 // SearchData makes Watch search the local disks for data of etcd again, but not within ten minutes
 // of the last search.

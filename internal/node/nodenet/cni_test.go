@@ -136,6 +136,16 @@ func TestConflist(t *testing.T) {
 		"unreadable directory": {
 			host: hosttest.Files{"/etc/cni/net.d": hosttest.Loop}, problem: "too many levels", isUnread: true,
 		},
+		"single plugin": {
+			host: confs("87-podman.json", `{"name":"x","type":"bridge","ipam":{"type":"host-local"}}`),
+			path: "87-podman.json", plugins: []string{"bridge<", "host-local<bridge"},
+		},
+		"k3s": {
+			host: hosttest.Files{
+				k3s + "10-flannel.conflist": pluginList(`{"type":"bandwidth"}`), confDir + "87-podman-bridge.conflist": "{",
+			},
+			path: k3s + "10-flannel.conflist", skipped: "87-podman-bridge.conflist", plugins: []string{"bandwidth<"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := observe(t, hosttest.New(t, c.host)).Conflist
@@ -288,11 +298,24 @@ func TestFindPlugin(t *testing.T) {
 	}{
 		"none":            {executable: absent},
 		"first directory": {host: file(script), executable: complete},
-		"empty":           {host: file(""), executable: absent, problem: "is empty"},
-		"one byte":        {host: file("x"), executable: absent, problem: "neither an ELF program nor a script"},
-		"ELF header":      {host: file("\x7fELF\x02"), executable: absent, problem: bridge + " is not a complete ELF program"},
-		"directory":       {host: hosttest.Files{bridge + "/a": "x"}, executable: absent, problem: "not executable"},
-		"not executable":  {host: file("-> " + confDir + "1.conflist"), executable: absent, problem: "not executable"},
+		"second directory": {
+			host: hosttest.Files{
+				"/usr/lib/cni/bin/x": "", "/usr/lib/cni/bridge": "-> bin/x2", "/usr/lib/cni/bin/x2": script,
+			}, executable: complete,
+		},
+		"k3s": {
+			host:       hosttest.Files{k3sData + "0a/bin/bridge": script, k3sData + "cni/bridge": "-> ../0a/bin/bridge"},
+			executable: complete,
+		},
+		"older k3s": {
+			host: hosttest.Files{k3sData + "0a/bin/bridge": script, k3sData + "current": "-> 0a"}, executable: complete,
+		},
+		"GKE":            {host: hosttest.Files{"/home/kubernetes/bin/bridge": script}, executable: complete},
+		"empty":          {host: file(""), executable: absent, problem: "is empty"},
+		"one byte":       {host: file("x"), executable: absent, problem: "neither an ELF program nor a script"},
+		"ELF header":     {host: file("\x7fELF\x02"), executable: absent, problem: bridge + " is not a complete ELF program"},
+		"directory":      {host: hosttest.Files{bridge + "/a": "x"}, executable: absent, problem: "not executable"},
+		"not executable": {host: file("-> " + confDir + "1.conflist"), executable: absent, problem: "not executable"},
 		"unreadable": {
 			host: hosttest.Files{"/opt/cni/bin": hosttest.Loop}, executable: readiness.Unknown, problem: "too many levels",
 		},

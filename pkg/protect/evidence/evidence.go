@@ -120,7 +120,8 @@ type FoundServer struct {
 	Identity `json:"answer"`
 }
 
-// Scan is the result of one scan of a host for etcd.
+// Scan is the result of one scan of a host for etcd. Until the servers are queried, they have no
+// Identity.
 type Scan struct {
 	Found []FoundServer `json:"found"`
 	// Data are the data of members that no server of Found has.
@@ -131,6 +132,9 @@ type Scan struct {
 	// Searching means that the first search of the local disks has not ended. The absence of etcd is
 	// not proven either.
 	Searching bool `json:"searching,omitempty"`
+	// Notes describe processes and units that resemble an etcd server, and sources that the scan did
+	// not use.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // IsComplete reports whether every place was read, so that etcd that was not found is absent.

@@ -30,12 +30,6 @@ type Refusal struct {
 	Reason string
 }
 
-// String returns the refusal as a sentence.
-func (r Refusal) String() string {
-	return fmt.Sprintf("node %s announces member %s of etcd cluster %s but is not bound to it: %s",
-		r.Node, r.Claim.Member, r.Claim.Cluster, r.Reason)
-}
-
 // Bind returns the bindings that the cluster should have next, sorted by member, and the refused
 // claims. The argument contains all Nodes, including those that announce nothing.
 //

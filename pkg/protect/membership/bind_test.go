@@ -86,7 +86,7 @@ func TestBind(t *testing.T) {
 				"Node with a role: kubectl label node NAME node-role.kubernetes.io/etcd=", "w2", "w3"},
 		},
 		"new cluster, no list": {fresh().WithoutList(0, 1, 2), nodes(1), "", []string{
-			"node w1 announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
+			"w1: " +
 				"no confirmed member list of an observer contains the member",
 		}},
 		"new cluster, unconfirmed list": {
@@ -94,11 +94,11 @@ func TestBind(t *testing.T) {
 			[]string{"no confirmed member list of an observer contains the member"},
 		},
 		"new cluster, list of a Node without claim": {
-			fresh().WithoutList(0, 1), nodes(2), "", []string{"w1 announces", "w2 announces"},
+			fresh().WithoutList(0, 1), nodes(2), "", []string{"w1: ", "w2: "},
 		},
 		"unchanged": {three(), nodes(3), unchanged, nil},
 		"bound to an existing Node": {three(), with(worker), unchanged, []string{
-			"node worker announces member a of etcd cluster cdf818194e3a8c32 but is not bound to it: " +
+			"worker: " +
 				"the member is bound to node w1, which exists",
 		}},
 		"at the address of another Node": {
@@ -133,7 +133,7 @@ func TestBind(t *testing.T) {
 			require.Equal(t, c.want, uids(bindings))
 			require.Len(t, refused, len(c.refused), "%q", refused)
 			for i, words := range c.refused {
-				require.Contains(t, refused[i].String(), words)
+				require.Contains(t, refused[i].Node+": "+refused[i].Reason, words)
 			}
 			require.Equal(t, before, c.cluster.Cluster, "the argument must not change")
 		})
@@ -180,7 +180,7 @@ func TestTombstoneTakeover(t *testing.T) {
 			require.Equal(t, "a=u1 b="+c.want+" c=u3", uids(bindings))
 			require.Equal(t, c.refused == "", len(refused) == 0, "%q", refused)
 			if c.refused != "" {
-				require.Contains(t, refused[0].String(), c.refused)
+				require.Contains(t, refused[0].Reason, c.refused)
 			}
 		})
 	}

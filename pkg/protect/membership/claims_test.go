@@ -200,7 +200,7 @@ func TestF22FirstPublisher(t *testing.T) {
 			refused := bind(c.cluster, c.nodes)
 			require.Equal(t, c.want, uids(c.cluster.Cluster.Spec.Members), "%v", refused)
 			if c.refused != "" {
-				require.Contains(t, refused[0].String(), c.refused)
+				require.Contains(t, refused[0].Reason, c.refused)
 			}
 		})
 	}
@@ -218,7 +218,7 @@ func TestF22ForgedAnnouncement(t *testing.T) {
 			return
 		}
 		require.Equal(t, "b=u2 c=u3", uids(w.Cluster.Spec.Members), "%v", refused)
-		require.Contains(t, refused[0].String(), "equally likely to run the member: w1, worker: remove the announcement")
+		require.Contains(t, refused[0].Reason, "equally likely to run the member: w1, worker: remove the announcement")
 		quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
 	})
 }

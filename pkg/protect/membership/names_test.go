@@ -40,7 +40,7 @@ func TestMemberMovesToNewName(t *testing.T) {
 	nodes = slices.Replace(nodes, 0, 1, announcing("i-2", "u9", "a", "10.0.0.9"))
 	nodes[0].HasRole = true
 	refused := bind(w, nodes)
-	require.Contains(t, refused[0].String(), "any Node after an operator resolves the grant for UID u1")
+	require.Contains(t, refused[0].Reason, "any Node after an operator resolves the grant for UID u1")
 	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "only 1 would remain")
 
 	var isResolved bool

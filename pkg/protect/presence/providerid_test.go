@@ -10,6 +10,7 @@ import (
 func TestProviderIDProblem(t *testing.T) {
 	eks := map[string]string{"eks.amazonaws.com/nodegroup": "g"}
 	gke := map[string]string{"cloud.google.com/gke-nodepool": "p"}
+	aks := map[string]string{"kubernetes.azure.com/agentpool": "p"}
 	karpenter := map[string]string{"karpenter.sh/nodepool": "etcd"}
 	for name, c := range map[string]struct {
 		id     string
@@ -17,6 +18,8 @@ func TestProviderIDProblem(t *testing.T) {
 		taint  string
 		want   string
 	}{
+		"EKS":                    {"aws:///eu-west-1a/i-0fa7b6c263fa4d54b", eks, "", ""},
+		"AKS":                    {"azure:///subscriptions/s", aks, "", ""},
 		"EKS, no ID":             {"", eks, "", "is empty on a node with the label eks.amazonaws.com/nodegroup"},
 		"EKS, ID of k3s":         {"k3s://n1", eks, "", `spec.providerID is "k3s://n1" on a node`},
 		"EKS, line feed":         {"aws:///eu-west-1a/i-0fa7b6c2\n", eks, "", "is no ID of a machine"},

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -111,13 +112,8 @@ func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.Membe
 // possibleMembers returns all members that may be on the node according to any source, fresh or
 // not. It is for a decision without answers.
 func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
-	found := map[v1alpha1.MemberID]bool{}
-	for id := range t.assigned {
-		found[id] = true
-	}
-	for id := range t.contested {
-		found[id] = true
-	}
+	found := maps.Clone(t.assigned)
+	maps.Copy(found, t.contested)
 	for _, o := range observation.Accepted(t.Cluster) {
 		for _, id := range t.membersOnNode(o) {
 			found[id] = true

@@ -43,49 +43,26 @@ func TestDecideTogether(t *testing.T) {
 		reason   quorum.Reason
 		text     string
 	}{
-		"one of three": {
-			quorumtest.Voters(3), deletions(0), quorum.Yes, kept,
-			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain",
-		},
 		"two of three": {
 			quorumtest.Voters(3), deletions(0, 1), quorum.No, lost,
 			"would lose quorum without nodes w1, w2: 2 of 3 voters must be healthy, and 1 would remain\n" +
 				"  etcd1 (a): would be gone with node w1\n  etcd2 (b): would be gone with node w2\n" +
 				"  etcd3 (c) on node w3: healthy",
 		},
-		"two of five":        {quorumtest.Voters(5), deletions(3, 4), quorum.Yes, kept, "3 would remain"},
-		"three of five":      {quorumtest.Voters(5), deletions(0, 1, 2), quorum.No, lost, "2 would remain"},
-		"a dead one with it": {quorumtest.Voters(3).Unhealthy(2), deletions(2), quorum.Yes, kept, ""},
-		"a dead one beside": {
-			quorumtest.Voters(5).Unhealthy(2), deletions(0, 1), quorum.No, lost,
-			"etcd3 (c) on node w3: not confirmed healthy: connection refused",
+		"one of three": {
+			quorumtest.Voters(3), deletions(0), quorum.Yes, kept,
+			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain",
 		},
 		"a silent one beside": {
 			quorumtest.Voters(5).Dead(2), deletions(0, 1), quorum.Unknown, lost, "may lose quorum without nodes w1, w2",
 		},
-		"a silent one that others prove": {quorumtest.Voters(5).Silent(2), deletions(0, 1), quorum.Yes, kept, ""},
-		"a silent one, too many gone":    {quorumtest.Voters(5).Dead(4), deletions(0, 1, 2), quorum.No, lost, ""},
-		"a grant beside":                 {quorumtest.Voters(3).Granted(2), deletions(0), quorum.No, lost, "counts as lost"},
-		"an away one": {
-			quorumtest.Voters(3).State(2, quorumtest.Rebooting), deletions(0), quorum.No, lost, "away for a while",
-		},
-		"all silent": {quorumtest.Voters(3).Silent(0, 1, 2), deletions(0), quorum.Unknown, quorum.CannotSee, "no agent"},
 		"the word of one other Node": {
 			quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), deletions(1), quorum.Unknown, quorum.CannotSee,
 			"no two nodes returned the same confirmed member list",
 		},
-		"the only voter":  {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
-		"without a label": {quorumtest.Voters(3), []quorum.Request{unlabelled}, quorum.Yes, kept, ""},
+		"the only voter": {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
 		"a claim of another's member": {
 			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
-		},
-		"a member that has left": {
-			quorumtest.Voters(4).Removed(3), deletions(3), quorum.Yes, quorum.NothingToProtect,
-			"no member of etcd cluster cdf818194e3a8c32 is on these nodes",
-		},
-		"a learner that may be promoted": {quorumtest.Voters(4).Learner(3).Unhealthy(2), deletions(3), quorum.No, lost, ""},
-		"the worse of two lists": {
-			quorumtest.Voters(5).RemovedFrom(0, 4), deletions(0, 1), quorum.No, lost, "the member lists differ",
 		},
 		"a longer list of its own agent": {
 			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
@@ -130,7 +107,7 @@ func TestTogetherAgreesWithRaft(t *testing.T) {
 	r := rand.New(rand.NewSource(29))
 	all := allVariants()
 	answers := map[quorum.Answer]int{}
-	for range 4000 {
+	for range 2000 {
 		members := make([]memberVariant, 1+r.Intn(9))
 		for i := range members {
 			members[i] = all[r.Intn(len(all))]
@@ -156,7 +133,7 @@ func TestTogetherAgreesWithRaft(t *testing.T) {
 		}
 	}
 	for _, answer := range []quorum.Answer{quorum.Yes, quorum.No, quorum.Unknown} {
-		require.Greater(t, answers[answer], 50, "%v", answers)
+		require.Greater(t, answers[answer], 30, "%v", answers)
 	}
 }
 

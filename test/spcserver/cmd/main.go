@@ -1,6 +1,6 @@
-// Command cmd serves an emulated StackPointCloud API with one cluster. Its machines advance
-// through the states draft, building, provisioned and running.
-// `go run ./test/spcserver/cmd -help` lists the flags.
+// Command cmd serves an emulated StackPointCloud API with one cluster. Its machines advance through
+// the states draft, building, provisioned and running. `go run ./test/spcserver/cmd -help` lists
+// the flags.
 package main
 
 import (

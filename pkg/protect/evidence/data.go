@@ -1,19 +1,5 @@
 package evidence
 
-// Findings are what the host shows about etcd, before its servers are queried.
-type Findings struct {
-	Found []Server `json:"found"`
-	// Data are the data of members that no server of Found has.
-	Data []Data `json:"data,omitempty"`
-	// Searching means that the first search of the local disks has not ended.
-	Searching bool `json:"searching,omitempty"`
-	// Unknown are the places that could not be read, each with the reason. They may hold etcd.
-	Unknown []string `json:"unknown,omitempty"`
-	// Notes describe processes and units that resemble an etcd server, and sources that the scan did
-	// not use.
-	Notes []string `json:"notes,omitempty"`
-}
-
 // Data is the data of a member in a directory that no server has open, and that neither a unit nor
 // a static pod nor the layout of a distribution names. Its log tells which member it is. Only the
 // lists of its cluster tell whether it is one.
