@@ -143,7 +143,7 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
 	defer cancel()
-	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced}
+	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced, used: threadCPU()}
 	mounts, err := s.mounts()
 	if err != nil {
 		w.addUnread("the mount table", err)

@@ -31,7 +31,8 @@ const (
 type walker struct {
 	root           hostfs.Root
 	maxDirectories int
-	// isPaced makes the walk pause. used is the CPU time of the thread at the last pause.
+	// isPaced makes the walk pause. used is the CPU time of the thread at the last pause, or at the
+	// begin: the thread has made earlier searches.
 	isPaced bool
 	used    time.Duration
 
@@ -180,15 +181,20 @@ func (w *walker) open(parent int, name string) (int, error) {
 // search takes at most a fifth of one CPU.
 func (w *walker) pace(ctx context.Context) {
 	const least, factor = 5 * time.Millisecond, 4
-	var usage unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_THREAD, &usage) != nil {
-		return
-	}
-	used := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	used := threadCPU()
 	if busy := used - w.used; busy >= least {
 		_ = loop.Wait(ctx, factor*busy, nil) // the walk checks ctx
 		w.used = used
 	}
+}
+
+// threadCPU returns the CPU time of this thread since its start, or 0 if it is not known.
+func threadCPU() time.Duration {
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_THREAD, &usage) != nil {
+		return 0
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // add adds a directory to a list, and ends the walk if the list is full.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -211,6 +212,19 @@ func TestRun(t *testing.T) {
 		require.Equal(t, []string{"/srv"}, result.LogDirs)
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
+	})
+}
+
+// TestPaceOfLaterSearch checks that a search does not pause for what its thread has done before.
+func TestPaceOfLaterSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		s := newSearch(hosttest.New(t, hosttest.Files{"/a/b/file": "x"}), Limits{})
+		for begin := threadCPU(); threadCPU() < begin+100*time.Millisecond; {
+			continue
+		}
+		require.Less(t, s.search(t.Context(), true).Took, 200*time.Millisecond)
 	})
 }
 
