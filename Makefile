@@ -145,14 +145,14 @@ ETCD_SERVERS  := $(patsubst %,bin/etcd-%/etcd,$(filter-out v3.7,$(ETCD_VERSIONS)
 ETCD_SERVER   := $(filter bin/etcd-$(ETCD)/etcd,$(ETCD_SERVERS))
 
 # go test starts packages in this order, so the longest come first. golangci-lint runs vet.
-SLOWEST := ./test/stress ./manifests
+SLOWEST := ./cmd/webhook ./test/stress ./internal/operator/plugin ./cmd/agent ./manifests ./internal/control/leader
 # With the race detector, the simulation takes six times as long. The packages that it runs have
 # tests of their own, with the detector. The packages in pkg/ start no goroutine, so the detector
 # would find nothing there (test/docs, TestDecisionsStartNoGoroutine).
 SIMULATION := ./test/simulation
 WITHOUT_RACE := $(SIMULATION) ./pkg/...
-# Tests wait for servers for a third of their time.
-SIDE_BY_SIDE := -p $(shell echo $$(($$(nproc 2> /dev/null || echo 1) * 2)))
+# Tests wait for servers for half of their time.
+SIDE_BY_SIDE := -p $(shell echo $$(($$(nproc 2> /dev/null || echo 1) * 3)))
 # The exploration of every way to leave, whose depth is a flag.
 EVERY_LEAVE := ./pkg/protect/membership -run '^TestEveryLeave$$'
 
