@@ -1,7 +1,6 @@
 package clusterstore
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -150,87 +149,67 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 }
 
 // View returns one version of the cluster together with its observations and the live states of all
-// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side.
+// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side. A Node
+// that could not be read until ctx ended has no known state.
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {
-	return s.view(ctx, c, nonces, &nodeMemory{}, additional)
-}
-
-// ViewJoined is View for an EtcdCluster with the observations that were read after it. It reads
-// only the Nodes.
-func (s *Store) ViewJoined(
-	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, additional ...string,
-) (quorum.View, error) {
-	return s.viewNodes(ctx, joined, nonces, &nodeMemory{states: map[string]observation.NodeState{}}, additional)
-}
-
-// ProbedView is View for the newest result of a probe request. The reviews that share the request
-// share the reads: each gets those that began after its call, and no Node is read again that was
-// read since the request began.
-func (s *Store) ProbedView(ctx context.Context, p *ProbeRequest, additional ...string) (quorum.View, error) {
-	p.addReviewed(additional)
-	view, err := p.views.do(ctx, func(ctx context.Context) (quorum.View, error) {
-		result, reviewed := p.Result(), p.addReviewed(nil)
-		view, err := s.view(ctx, result.Cluster, result.Nonces, &p.nodes, reviewed)
-		return view, cmp.Or(err, ctx.Err()) // Other callers have more time to read Nodes.
-	})
-	if view.Cluster != nil {
-		return view, nil
-	}
-	return view, err
-}
-
-// A nodeMemory has the Nodes that were read for views.
-type nodeMemory struct {
-	// states are those of the latest view, also of Nodes that could not be read.
-	states map[string]observation.NodeState
-	// all are all Nodes, if they were listed.
-	all []observation.AnnouncingNode
-}
-
-func (s *Store) view(
-	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, known *nodeMemory, additional []string,
-) (quorum.View, error) {
-	read := maps.Collect(maps.All(known.states)) // Earlier views have the map.
-	maps.DeleteFunc(read, func(_ string, n observation.NodeState) bool { return !n.Known })
-	known.states = read
 	var joined *v1alpha1.EtcdCluster
+	states := map[string]observation.NodeState{}
 	g, reading := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		joined, err = s.WithObservations(reading, c, additional...)
 		return err
 	})
 	g.Go(func() error {
-		s.readStates(ctx, known, slices.Concat(NodeNames(c), additional))
+		s.readStates(ctx, states, slices.Concat(NodeNames(c), additional))
 		return nil
 	})
 	if err := g.Wait(); err != nil {
 		return quorum.View{}, err
 	}
-	return s.viewNodes(ctx, joined, nonces, known, additional)
-}
-
-// viewNodes returns the view with the states of the Nodes. It reads those that have none.
-func (s *Store) viewNodes(
-	ctx context.Context, joined *v1alpha1.EtcdCluster, nonces []string, known *nodeMemory, additional []string,
-) (quorum.View, error) {
-	s.readStates(ctx, known, slices.Concat(NodeNames(joined), additional))
-	possible, err := s.possibleNodes(ctx, joined, known)
+	possible, err := s.possibleNodes(ctx, joined)
 	if err != nil {
 		return quorum.View{}, err
 	}
-	s.readStates(ctx, known, BoundNodeNames(possible))
-	return quorum.View{
-		Cluster: joined, Nonces: nonces, Nodes: known.states, PossibleNodes: possible, Now: time.Now(),
-		MinRemainingTolerance: s.tolerance,
-	}, nil
+	s.readStates(ctx, states, BoundNodeNames(possible))
+	return s.viewOf(joined, nonces, states, possible), nil
 }
 
 // readStates reads the named Nodes that have no state.
-func (s *Store) readStates(ctx context.Context, known *nodeMemory, names []string) {
-	missing := slices.DeleteFunc(names, func(name string) bool { _, isRead := known.states[name]; return isRead })
-	maps.Copy(known.states, s.LiveStates(ctx, missing))
+func (s *Store) readStates(ctx context.Context, states map[string]observation.NodeState, names []string) {
+	missing := slices.DeleteFunc(names, func(name string) bool { _, isRead := states[name]; return isRead })
+	maps.Copy(states, s.LiveStates(ctx, missing))
+}
+
+// CachedView returns the result of a probe request as the watches have delivered it, however old
+// that is. It shows whether a View may be enough for a decision, and no decision is made from it.
+func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, error) {
+	result := p.Result()
+	nodes, err := s.Nodes.List()
+	if err != nil {
+		return quorum.View{}, err
+	}
+	joined := observation.Join(result.Cluster, s.requester.observationsOf(p.uid))
+	states := map[string]observation.NodeState{}
+	for _, name := range append(NodeNames(joined), additional) {
+		states[name] = observation.NodeState{Known: true}
+	}
+	for _, node := range nodes {
+		if _, isWanted := states[node.Name]; isWanted {
+			states[node.Name] = observation.StateOf(node, s.departures)
+		}
+	}
+	return s.viewOf(joined, result.Nonces, states, nil), nil
+}
+
+func (s *Store) viewOf(
+	joined *v1alpha1.EtcdCluster, nonces []string, states map[string]observation.NodeState, possible []v1alpha1.Binding,
+) quorum.View {
+	return quorum.View{
+		Cluster: joined, Nonces: nonces, Nodes: states, PossibleNodes: possible, Now: time.Now(),
+		MinRemainingTolerance: s.tolerance,
+	}
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

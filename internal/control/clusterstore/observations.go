@@ -37,7 +37,10 @@ func (s *Store) DeleteObservation(ctx context.Context, o *v1alpha1.EtcdObservati
 func (s *Store) WithObservations(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nodes ...string,
 ) (*v1alpha1.EtcdCluster, error) {
-	nodes = slices.Concat(nodes, BoundNodeNames(c.Spec.Members), s.requester.observersOf(c.UID))
+	nodes = slices.Concat(nodes, BoundNodeNames(c.Spec.Members))
+	for _, o := range s.requester.observationsOf(c.UID) {
+		nodes = append(nodes, o.Node)
+	}
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
 	found := make([]*v1alpha1.EtcdObservation, len(nodes))

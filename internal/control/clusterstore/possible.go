@@ -15,11 +15,8 @@ import (
 // possibleNodes returns the Nodes where the members may run that are not located. The addresses
 // come from the cache, because a Node keeps its addresses; the state of such a Node is then read
 // live like that of any other. If the cache has no Node for a member, that Node may have registered
-// after the last event that the cache received, so all Nodes are listed unless they are known
-// (docs/verdict.md, F91).
-func (s *Store) possibleNodes(
-	ctx context.Context, c *v1alpha1.EtcdCluster, known *nodeMemory,
-) ([]v1alpha1.Binding, error) {
+// after the last event that the cache received, so all Nodes are listed (docs/verdict.md, F91).
+func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
 	unlocated := observation.Unlocated(c)
 	if len(unlocated) == 0 {
 		return nil, nil // The usual case. This avoids comparing the addresses of all nodes.
@@ -33,14 +30,11 @@ func (s *Store) possibleNodes(
 			return found, nil
 		}
 	}
-	if known.all == nil {
-		nodes, err := s.sharedNodes(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
-		}
-		known.all = addressesOf(nodes)
+	nodes, err := s.sharedNodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the addresses of members that are bound to no node: %w", err)
 	}
-	return quorum.PossibleNodes(c, known.all), nil
+	return quorum.PossibleNodes(c, addressesOf(nodes)), nil
 }
 
 func addressesOf(nodes []*corev1.Node) []observation.AnnouncingNode {

@@ -20,7 +20,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 const (
@@ -108,12 +107,6 @@ type ProbeRequest struct {
 	answered map[string]bool
 	// changed is closed, and replaced, with every new version and answer.
 	changed chan struct{}
-	// reviewed are the Nodes that the reviews are about which share the request.
-	reviewed map[string]bool
-	// views is the read that these reviews share. Only a view that is being read uses nodes: they were
-	// read since the request began, so after every review that shares it.
-	views *sharedRead[quorum.View]
-	nodes nodeMemory
 }
 
 // A ProbeResult is the state of a cluster, as far as it is known after a probe request.
@@ -180,7 +173,7 @@ func (r *ProbeRequester) join(c *v1alpha1.EtcdCluster) (p *ProbeRequest, q *prob
 	}
 	p = &ProbeRequest{
 		requester: r, uid: c.UID, read: c, users: 1, written: make(chan struct{}), changed: make(chan struct{}),
-		answered: map[string]bool{}, reviewed: map[string]bool{}, views: newSharedRead[quorum.View](c.Name),
+		answered: map[string]bool{},
 	}
 	q.open = append(q.open, p)
 	return p, q, true

@@ -36,16 +36,6 @@ func (r ProbeResult) IsBehind(observations []*v1alpha1.EtcdObservation) bool {
 	})
 }
 
-// addReviewed adds Nodes to those that the reviews are about, and returns all of them.
-func (p *ProbeRequest) addReviewed(nodes []string) []string {
-	p.requester.mu.Lock()
-	defer p.requester.mu.Unlock()
-	for _, node := range nodes {
-		p.reviewed[node] = true
-	}
-	return slices.Collect(maps.Keys(p.reviewed))
-}
-
 // addObservation records an observation, and wakes the requests that it answers. The first answer
 // of each Node wakes them. After that only those of Nodes to which a member is bound do: an agent
 // of another node may write as often as it likes.
@@ -88,11 +78,11 @@ func (r *ProbeRequester) removeObservation(o *v1alpha1.EtcdObservation) {
 	}
 }
 
-// observersOf returns the Nodes that have an EtcdObservation of the cluster, by the watch.
-func (r *ProbeRequester) observersOf(cluster types.UID) []string {
+// observationsOf returns the EtcdObservations of the cluster, by the watch.
+func (r *ProbeRequester) observationsOf(cluster types.UID) []*v1alpha1.EtcdObservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Collect(maps.Keys(r.observed[cluster]))
+	return slices.Collect(maps.Values(r.observed[cluster]))
 }
 
 func isBoundNode(c *v1alpha1.EtcdCluster, node string) bool {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,56 +64,34 @@ func (r *tableReader) takeReads() string {
 	return strings.Join(reads, " ")
 }
 
-// TestProbedView: the reviews that share a request share its reads. None gets the result of a read
-// that began before it asked, and each Node is read once unless that failed.
-func TestProbedView(t *testing.T) {
+// TestView: observations and Nodes are read side by side, each once, and now. A Node that cannot be
+// read, or not in time, has no known state.
+func TestView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		requester := newTestRequester(&slowServer{})
+		requester.addObservation(observed("worker", "w", ""))
 		reader := &tableReader{takes: 50 * time.Millisecond}
 		s := &Store{reader: reader, requester: requester}
-		probe, err := requester.request(t.Context(), clusterVersion("1", ""))
+		for range 2 {
+			begun := time.Now()
+			view, err := s.View(t.Context(), clusterVersion("10", ""), []string{"n"}, "1", "2")
+			require.NoError(t, err)
+			require.Equal(t, 100*time.Millisecond, time.Since(begun))
+			require.Equal(t, "10", view.Cluster.ResourceVersion)
+			require.Equal(t, []string{"n"}, view.Nonces)
+			require.Equal(t, "0 1 2 c1.0 c1.1 c1.2 c1.worker", reader.takeReads())
+		}
+		reader.isDown = "1"
+		view, err := s.View(t.Context(), clusterVersion("10", ""), nil)
 		require.NoError(t, err)
-		var g errgroup.Group
-		ask := func(node, version string) {
-			g.Go(func() error {
-				view, err := s.ProbedView(t.Context(), probe, node)
-				require.Equal(t, version, view.Cluster.ResourceVersion)
-				require.Equal(t, node != reader.isDown, view.Nodes[node].Known)
-				return err
-			})
-		}
-		ask("0", "10")
-		synctest.Wait()
-		ask("1", "20") // The others ask during the first read.
-		synctest.Wait()
-		requester.addVersion(clusterVersion("20", ""))
-		ask("w1", "20")
-		ask("w2", "20")
-		require.NoError(t, g.Wait())
-		require.Equal(t, "0 1 c1.0 c1.0 c1.1 c1.1 c1.w1 c1.w2 w1 w2", reader.takeReads())
+		require.True(t, view.Nodes["0"].Known)
+		require.False(t, view.Nodes["1"].Known)
 
-		for _, reader.isDown = range []string{"w3", "w3", ""} {
-			ask("w3", "20")
-			require.NoError(t, g.Wait())
-			require.Equal(t, "c1.0 c1.1 c1.w1 c1.w2 c1.w3 w3", reader.takeReads())
-		}
-		ask("w3", "20")
-		require.NoError(t, g.Wait())
-		require.Equal(t, "c1.0 c1.1 c1.w1 c1.w2 c1.w3", reader.takeReads())
-
-		// The second read is that of a caller with little time. It ends before the Nodes are read.
-		hasty, cancel := context.WithTimeout(t.Context(), 170*time.Millisecond)
+		hasty, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 		defer cancel()
-		ask("w4", "20")
-		synctest.Wait()
-		g.Go(func() error {
-			view, err := s.ProbedView(hasty, probe, "w5")
-			require.False(t, view.Nodes["w5"].Known)
-			return err
-		})
-		synctest.Wait()
-		ask("w6", "20")
-		require.NoError(t, g.Wait())
+		view, err = s.View(hasty, clusterVersion("10", ""), nil)
+		require.NoError(t, err)
+		require.False(t, view.Nodes["0"].Known)
 	})
 }
 
@@ -150,7 +127,7 @@ func TestViewReadsObservationsLast(t *testing.T) {
 		settled.Spec.Ledger = 2
 		requester.addVersion(settled)
 
-		view, err := s.ProbedView(t.Context(), probe, "0")
+		view, err := s.View(t.Context(), probe.Result().Cluster, nil, "0")
 		require.NoError(t, err)
 		require.Equal(t, int64(2), view.Cluster.Spec.Ledger)
 		require.Len(t, view.Cluster.Observations, 2)

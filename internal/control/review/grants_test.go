@@ -100,31 +100,38 @@ func removeGrants(t *testing.T, f *storetest.Fixture, c *v1alpha1.EtcdCluster) e
 	return f.Client.Patch(t.Context(), c, client.RawPatch(types.MergePatchType, []byte(body)))
 }
 
+// grantConflict: another replica writes a grant between the reads and the write of a turn.
 func grantConflict(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
-	// With this interval, a second probe request would not be delayed.
-	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.ProbeInterval = time.Millisecond })
-	req := f.Request(0)
-	c := f.Cluster()
-	p, err := reviewer.probeAndDecide(t.Context(), req, c, nil)
+	reviewer := newReviewer(f, 0)
+	probe, err := reviewer.store.RequestProbe(t.Context(), f.Cluster())
 	require.NoError(t, err)
-	defer p.request.Release()
-	require.True(t, p.verdict.Allowed, words.Message(p.verdict))
+	defer probe.Release()
+	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
+		storetest.WaitTimeout, storetest.PollInterval)
 	nonce := f.Cluster().Spec.Nonce
-
-	// Another replica writes a grant between the verdict and the grant.
-	other := f.Cluster()
-	_, err = reviewer.store.Patch(t.Context(), other, clusterstore.ReplaceGrants(other, []v1alpha1.Grant{
-		{
-			NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)},
-			Drain: &v1alpha1.Door{Time: metav1.Now()},
-		},
-	}))
+	attemptFor := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
+		return &attempt{
+			ctx: t.Context(), request: f.Request(i), cluster: probe.Result().Cluster, mayGrant: true, decide: decide,
+			nonces: func() []string { return probe.Result().Nonces },
+		}
+	}
+	calls := 0
+	v, err := reviewer.turns.take(attemptFor(0, func(v quorum.View, req quorum.Request) quorum.Verdict {
+		verdict := quorum.Decide(v, req)
+		if calls++; calls == 1 {
+			require.True(t, verdict.Allowed, words.Message(verdict))
+			other := f.Cluster()
+			_, err := reviewer.store.Patch(t.Context(), other, clusterstore.ReplaceGrants(other, []v1alpha1.Grant{{
+				NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)},
+				Drain: &v1alpha1.Door{Time: metav1.Now()},
+			}}))
+			require.NoError(t, err)
+		}
+		return verdict
+	}), reviewer.decideTurn)
 	require.NoError(t, err)
-
-	nonces := func() []string { return p.request.Result().Nonces }
-	v, err := reviewer.grant(t.Context(), req, p.view.Cluster, nil, nonces, quorum.Decide)
-	require.NoError(t, err)
+	require.Equal(t, 2, calls)
 	require.False(t, v.Allowed)
 	require.Equal(t, quorum.QuorumWouldBeLost, v.Reason, words.Message(v))
 	after := f.Cluster()
@@ -133,7 +140,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.Nil(t, storetest.GrantFor(after, f.Nodes[0].UID))
 
 	// A node that has a grant already only renews it.
-	_, err = reviewer.grant(t.Context(), f.Request(1), p.view.Cluster, nil, nonces, quorum.Decide)
+	_, err = reviewer.turns.take(attemptFor(1, quorum.Decide), reviewer.decideTurn)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
 }
@@ -246,29 +253,28 @@ func twoClusters(t *testing.T, f *storetest.Fixture) {
 	require.NotNil(t, storetest.GrantFor(other.Cluster(), f.Nodes[2].UID))
 }
 
-// TestGrantQueue checks that one review writes the grants of all that wait. A write takes 100 ms.
-func TestGrantQueue(t *testing.T) {
+// TestTurns checks that one review decides for all that wait. A decision takes 100 ms.
+func TestTurns(t *testing.T) {
 	const takes = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		queues := newGrantQueues()
+		turns := newTurns()
 		var batches []int
 		isBroken := false
-		write := func(batch []*grantRequest) {
+		decide := func(batch []*attempt) {
 			batches = append(batches, len(batch))
 			<-time.After(takes)
 			if isBroken {
 				panic("broken")
 			}
-			for _, g := range batch {
-				g.verdict, g.err = quorum.Verdict{Allowed: true}, nil
+			for _, a := range batch {
+				a.verdict, a.err = quorum.Verdict{Allowed: true}, nil
 			}
 		}
 		do := func(ctx context.Context, cluster string) (v quorum.Verdict, err error) {
 			c := &v1alpha1.EtcdCluster{}
 			c.UID = types.UID(cluster)
-			g := &grantRequest{ctx: ctx, cluster: c, done: make(chan struct{})}
 			err = loop.RecoverPanic(func() (err error) {
-				v, err = queues.do(g, write)
+				v, err = turns.take(&attempt{ctx: ctx, cluster: c}, decide)
 				return err
 			})
 			return v, err
@@ -337,22 +343,22 @@ func reviewsAtOnce(t *testing.T, f *storetest.Fixture) {
 	require.LessOrEqual(t, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 4.0, "they share their probes")
 }
 
-// panicInAnotherReview: one review writes the grants of two, and panics before it has written.
+// panicInAnotherReview: one review decides for two, and panics before it has written.
 func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0)
-	request := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *grantRequest {
-		return &grantRequest{
+	request := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
+		return &attempt{
 			ctx: t.Context(), request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return nil },
-			decide: decide, done: make(chan struct{}),
+			decide: decide, mayGrant: true, isLast: true, done: make(chan struct{}),
 		}
 	}
 	waiting := request(0, func(quorum.View, quorum.Request) quorum.Verdict {
 		return quorum.Verdict{Allowed: true, Members: []v1alpha1.MemberID{f.MemberID(0)}}
 	})
 	broken := request(1, func(quorum.View, quorum.Request) quorum.Verdict { panic("broken") })
-	reviewer.grants.add(waiting)
+	reviewer.turns.add(waiting)
 	require.Error(t, loop.RecoverPanic(func() error {
-		_, err := reviewer.grants.do(broken, reviewer.writeGrants)
+		_, err := reviewer.turns.take(broken, reviewer.decideTurn)
 		return err
 	}))
 	<-waiting.done

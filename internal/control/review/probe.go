@@ -16,36 +16,42 @@ import (
 // grantReserve is the part of the caller's deadline that is kept for writing grants.
 const grantReserve = 2 * time.Second
 
-// A probedCluster is one cluster with its fresh observations and the verdict from them.
-type probedCluster struct {
-	request *clusterstore.ProbeRequest
+// A clusterReview is the part of a review that is about one cluster.
+type clusterReview struct {
+	*Reviewer
+	request quorum.Request
 	// others are all EtcdClusters at the begin of the review.
-	others  []*v1alpha1.EtcdCluster
-	result  clusterstore.ProbeResult
-	view    quorum.View
-	verdict quorum.Verdict
+	others []*v1alpha1.EtcdCluster
+	probe  *clusterstore.ProbeRequest
+	quiet  *quietTimer
 }
 
-// probeAndGrant probes all selected clusters at the same time. If every verdict allows, it
-// writes the grants in the order of cluster IDs. A grant stays even if a later cluster then
-// refuses: it can only be too cautious, while its removal could undo one that a second review
-// of the same deletion relies on.
+// probeAndGrant probes all selected clusters, and decides about them at the same time. If every
+// verdict allows, it writes the grants in the order of cluster IDs. A grant stays even if a later
+// cluster then refuses: it can only be too cautious, while its removal could undo one that a second
+// review of the same deletion relies on.
 func (r *Reviewer) probeAndGrant(
 	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
-	probed := make([]probedCluster, len(selected))
+	reviews, verdicts := make([]*clusterReview, len(selected)), make([]quorum.Verdict, len(selected))
 	defer func() {
-		for _, p := range probed {
-			if p.request != nil {
-				p.request.Release()
+		for _, c := range reviews {
+			if c != nil {
+				c.probe.Release()
 			}
 		}
 	}()
+	isOnly := len(selected) == 1
 	g, probing := errgroup.WithContext(ctx)
 	for i, c := range selected {
 		g.Go(func() error {
-			return loop.RecoverPanic(func() (err error) {
-				probed[i], err = r.probeAndDecide(probing, req, c, all)
+			return loop.RecoverPanic(func() error {
+				probe, err := r.store.RequestProbe(probing, c)
+				if err != nil {
+					return err
+				}
+				reviews[i] = &clusterReview{Reviewer: r, request: req, others: all, probe: probe, quiet: newQuietTimer(r.wait)}
+				verdicts[i], err = reviews[i].decide(probing, isOnly)
 				return err
 			})
 		})
@@ -53,53 +59,62 @@ func (r *Reviewer) probeAndGrant(
 	if err := g.Wait(); err != nil {
 		return quorum.Decision{}, err
 	}
-	verdicts := make([]quorum.Verdict, len(probed))
-	for i, p := range probed {
-		verdicts[i] = p.verdict
-	}
-	if decision := words.Combine(verdicts...); !decision.Allowed {
+	decision := words.Combine(verdicts...)
+	if isOnly || !decision.Allowed {
 		return decision, nil
 	}
-	for i, p := range probed {
-		verdict, err := r.grantFromProbe(ctx, req, p)
-		if err != nil {
+	for i, c := range reviews {
+		var err error
+		if verdicts[i], err = c.decide(ctx, true); err != nil {
 			return quorum.Decision{}, err
 		}
-		verdicts[i] = verdict
-		if !verdict.Allowed {
+		if !verdicts[i].Allowed {
 			break
 		}
 	}
 	return words.Combine(verdicts...), nil
 }
 
-// probeAndDecide requests fresh observations of one cluster and decides from each new version of
-// them, until no further one can change the verdict, or none arrives any more, or the time is up.
-// The caller releases the probe.
-func (r *Reviewer) probeAndDecide(
-	ctx context.Context, req quorum.Request, c *v1alpha1.EtcdCluster, others []*v1alpha1.EtcdCluster,
-) (probedCluster, error) {
-	probe, err := r.store.RequestProbe(ctx, c)
-	if err != nil {
-		return probedCluster{}, err
-	}
-	waiting, cancel := context.WithTimeout(ctx, r.longestWait(ctx))
+// decide decides from the answers to the probe as soon as they are enough: until no further one can
+// change the verdict, or none arrives any more, or the time is up. With mayGrant, the grant of a
+// verdict that allows is written before it returns.
+func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdict, error) {
+	waiting, cancel := context.WithTimeout(ctx, c.longestWait(ctx))
 	defer cancel()
-	quiet := newQuietTimer(r.wait)
-	p := probedCluster{request: probe, others: others}
+	a := &attempt{
+		ctx: ctx, request: c.request, others: c.others, decide: quorum.Decide, mayGrant: mayGrant,
+		nonces: func() []string { return c.probe.Result().Nonces },
+	}
 	for {
-		p.result = probe.Result()
-		quiet.note(len(p.result.Answers))
-		if err = p.decide(waiting, r.store, req); err != nil {
-			return p, err
+		result := c.probe.Result()
+		c.quiet.note(len(result.Answers))
+		a.cluster = result.Cluster
+		if c.isEnough() {
+			if verdict, err := c.turns.take(a, c.decideTurn); err != nil || a.counts(verdict) {
+				return verdict, err
+			}
 		}
-		if p.verdict.Final {
-			return p, nil
-		}
-		if !quiet.waitForNewer(waiting, p.result) {
-			return r.decideFromLive(ctx, p, req), nil
+		if !c.quiet.waitForNewer(waiting, result) {
+			a.isLast = true
+			break
 		}
 	}
+	// Watches that hang must not hide the nonces and the answers.
+	if live, err := c.store.LiveCluster(ctx, a.cluster.Name); err == nil {
+		a.cluster = live
+	}
+	return c.turns.take(a, c.decideTurn)
+}
+
+// isEnough reports whether the answers seem to be enough for a verdict. Only live reads show whether
+// they are.
+func (c *clusterReview) isEnough() bool {
+	view, err := c.store.CachedView(c.probe, c.request.Node)
+	if err != nil {
+		return true
+	}
+	view.Others = c.others
+	return quorum.Decide(view, c.request).Final
 }
 
 // A quietTimer fires when no further answer has arrived for some time, and for the first one after
@@ -128,30 +143,6 @@ func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.Probe
 	quiet, cancel := context.WithDeadline(ctx, q.until)
 	defer cancel()
 	return loop.Await(quiet, result.Cluster.Name, result.Changed) == nil && ctx.Err() == nil
-}
-
-// decideFromLive decides once more, from a live read of the nonces and then the observations:
-// watches that hang must not hide them.
-func (r *Reviewer) decideFromLive(ctx context.Context, p probedCluster, req quorum.Request) probedCluster {
-	if _, err := r.store.LiveCluster(ctx, p.result.Cluster.Name); err != nil {
-		return p
-	}
-	before := p
-	p.result = p.request.Result()
-	if err := p.decide(ctx, r.store, req); err != nil {
-		return before
-	}
-	return p
-}
-
-// decide sets the verdict from the result.
-func (p *probedCluster) decide(ctx context.Context, store *clusterstore.Store, req quorum.Request) (err error) {
-	if p.view, err = store.ProbedView(ctx, p.request, req.Node); err != nil {
-		return err
-	}
-	p.view.Others = p.others
-	p.verdict = quorum.Decide(p.view, req)
-	return nil
 }
 
 // longestWait returns how long a review may wait for observations: as long as the caller waits,

@@ -3,8 +3,8 @@
 // their agents, decides with package quorum, and writes the grants before it allows.
 //
 // One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
-// probe.go, the grants in grants.go. The package treats what it cannot read as a reason to
-// refuse.
+// probe.go, whose turn it is in turns.go, the decision and its grants in turn.go. The package treats
+// what it cannot read as a reason to refuse.
 package review
 
 import (
@@ -45,7 +45,7 @@ type Reviewer struct {
 	wait     time.Duration
 	now      func() time.Time
 	verdicts *prometheus.CounterVec
-	grants   *grantQueues
+	turns    *turns
 }
 
 // New returns a Reviewer.
@@ -69,7 +69,7 @@ func New(o Options) (*Reviewer, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, grants: newGrantQueues()}, nil
+	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, turns: newTurns()}, nil
 }
 
 // Review decides whether a Node with the etcd label may be deleted, any Node drained, or a member
@@ -186,7 +186,10 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
-		verdict, err := r.grant(ctx, req, c, all, func() []string { return lastNonce(c) }, quorum.Force)
+		verdict, err := r.turns.take(&attempt{
+			ctx: ctx, request: req, cluster: c, others: all, nonces: func() []string { return lastNonce(c) },
+			decide: quorum.Force, mayGrant: true, isLast: true,
+		}, r.decideTurn)
 		if err != nil {
 			return quorum.Decision{}, err
 		}

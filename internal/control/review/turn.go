@@ -1,0 +1,160 @@
+package review
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// decideTurn reads the observations and the Nodes, decides for each attempt of the batch in the
+// order of their arrival, and writes the grants of all in one patch. Each decision counts the
+// grants before it. If another grant was written first, decideTurn reads and decides again. It then
+// requests no new probe: the answers are as true as before.
+func (r *Reviewer) decideTurn(batch []*attempt) {
+	ctx, cancel := batchContext(batch)
+	defer cancel()
+	c := newestCluster(batch)
+	for {
+		err := r.decideOnce(ctx, c, batch)
+		if errors.Is(err, clusterstore.ErrConflict) {
+			if c, err = r.store.LiveCluster(ctx, c.Name); err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			for _, a := range batch {
+				a.verdict, a.err = quorum.Verdict{}, err
+			}
+		}
+		return
+	}
+}
+
+func (r *Reviewer) decideOnce(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) error {
+	view, err := r.viewFor(ctx, c, batch)
+	if err != nil {
+		return err
+	}
+	ops := decideBatch(view, batch)
+	if len(ops) == 0 {
+		return nil
+	}
+	switch _, err := r.store.Patch(ctx, c, ops); {
+	case errors.Is(err, clusterstore.ErrConflict):
+		return err
+	case err != nil:
+		return fmt.Errorf("recording the grant: %w", err)
+	}
+	for _, a := range batch {
+		if a.needsGrant {
+			a.err = nil // The grant was written.
+		}
+	}
+	return nil
+}
+
+// viewFor reads the observations and the Nodes for the attempts. A Node that cannot be read leaves
+// time for the grant: its state is unknown.
+func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) (quorum.View, error) {
+	names := make([]string, len(batch))
+	for i, a := range batch {
+		names[i] = a.request.Node
+	}
+	reading, cancel := ctx, context.CancelFunc(func() {})
+	if deadline, isSet := ctx.Deadline(); isSet {
+		left := time.Until(deadline)
+		reading, cancel = context.WithTimeout(ctx, max(left-grantReserve, left/2))
+	}
+	defer cancel()
+	view, err := r.store.View(reading, c, nil, names...)
+	view.Now = r.now()
+	return view, err
+}
+
+// decideBatch sets the results of the attempts, and returns the patch with their grants. It is
+// empty if there are none.
+func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
+	before := view.Cluster
+	var ops []clusterstore.Operation
+	for _, a := range batch {
+		view.Nonces, view.Others = a.nonces(), a.others
+		grant, isNew := a.decideFrom(view)
+		if !isNew {
+			continue
+		}
+		after := *view.Cluster
+		after.Spec.Grants = clusterstore.WithGrant(after.Spec.Grants, grant)
+		view.Cluster = &after
+		if named := before.Annotations[quorum.ResolveAnnotation]; named == string(a.request.UID) && len(ops) == 0 {
+			// The annotation of an operator is about an earlier deletion of this Node.
+			ops = clusterstore.RemoveResolveAnnotation(named)
+		}
+	}
+	if view.Cluster == before {
+		return nil
+	}
+	return append(clusterstore.ReplaceGrants(before, view.Cluster.Spec.Grants), ops...)
+}
+
+// decideFrom sets the result of the attempt, and returns the grant that it needs.
+func (a *attempt) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
+	a.verdict, a.err, a.needsGrant = quorum.Verdict{}, context.Cause(a.ctx), false
+	if a.err != nil {
+		return grant, false
+	}
+	verdict := a.decide(view, a.request)
+	if !a.mayGrant || !verdict.Allowed || len(verdict.Members) == 0 || !a.counts(verdict) {
+		a.verdict = verdict
+		return grant, false
+	}
+	if a.err = requireNode(view.Nodes[a.request.Node], a.request); a.err != nil {
+		return grant, false
+	}
+	a.verdict, a.err, a.needsGrant = verdict, errNotRecorded, true
+	return quorum.With(view, grantFor(view.Cluster, a.request.UID), a.request, verdict.Members), true
+}
+
+// counts reports whether the review waits for no further observation.
+func (a *attempt) counts(v quorum.Verdict) bool { return v.Final || a.isLast }
+
+// grantFor returns the grant for a Node, or the zero value.
+func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) v1alpha1.Grant {
+	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
+	if at < 0 {
+		return v1alpha1.Grant{}
+	}
+	return c.Spec.Grants[at]
+}
+
+// requireNode returns an error unless the Node of the request exists with its UID: a forged
+// request must not leave a grant.
+func requireNode(s observation.NodeState, req quorum.Request) error {
+	switch {
+	case !s.Known:
+		return fmt.Errorf("reading node %q: the API server did not answer in time", req.Node)
+	case s.UID != req.UID:
+		return fmt.Errorf("finding node %q: there is none with UID %q", req.Node, req.UID)
+	}
+	return nil
+}
+
+// newestCluster returns the newest version that an attempt of the batch knows.
+func newestCluster(batch []*attempt) *v1alpha1.EtcdCluster {
+	newest := batch[0].cluster
+	for _, a := range batch[1:] {
+		if apiaccess.IsNewer(a.cluster, newest) {
+			newest = a.cluster
+		}
+	}
+	return newest
+}

@@ -1,0 +1,145 @@
+package review
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+)
+
+// turns have the attempts that wait for a decision, by the UID of the cluster. All grants of a
+// cluster are in one object, and each write is conditional on all of them. So one review reads,
+// decides and writes at a time, for all that wait: if each wrote its own grant, all but one would
+// have to decide again.
+type turns struct {
+	mu     sync.Mutex // guards the map and the fields waiting of the queues
+	queues map[types.UID]*turnQueue
+}
+
+type turnQueue struct {
+	// turn contains a value while a review decides.
+	turn    chan struct{}
+	waiting []*attempt
+}
+
+// errNotRecorded is the error of an attempt until its grant is written. It stays after a panic.
+var errNotRecorded = errors.New("recording the grant: an error of holdfast's own in another review")
+
+// An attempt is what one review wants to have decided about one cluster in a turn.
+type attempt struct {
+	ctx     context.Context //nolint:containedctx // The review that decides does so for others.
+	request quorum.Request
+	// cluster is the newest version that the review knows.
+	cluster *v1alpha1.EtcdCluster
+	// others are all EtcdClusters at the begin of the review.
+	others []*v1alpha1.EtcdCluster
+	// nonces is a function because observations with further nonces may arrive meanwhile.
+	nonces func() []string
+	// decide is quorum.Decide, or quorum.Force for a break-glass override.
+	decide func(quorum.View, quorum.Request) quorum.Verdict
+	// mayGrant is false if the review wants to know the verdict only.
+	mayGrant bool
+	// isLast means that the review waits no longer: the verdict counts although further observations
+	// may change it.
+	isLast bool
+
+	// done is closed when verdict and err are set.
+	done    chan struct{}
+	verdict quorum.Verdict
+	err     error
+	// needsGrant means that the verdict counts only when its grant is written.
+	needsGrant bool
+}
+
+func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
+
+// take decides a with all other attempts that wait for the cluster, or waits until another call has
+// done so. decide sets the results.
+func (t *turns) take(a *attempt, decide func(batch []*attempt)) (quorum.Verdict, error) {
+	a.done = make(chan struct{})
+	queue := t.add(a)
+	select {
+	case queue.turn <- struct{}{}:
+		loop.Turn(a.ctx, a.cluster.Name)
+		t.decideAll(queue, a, decide)
+	case <-a.done:
+		loop.Turn(a.ctx, a.cluster.Name)
+	case <-a.ctx.Done():
+		loop.Turn(a.ctx, a.cluster.Name)
+		t.remove(queue, a)
+		return quorum.Verdict{}, fmt.Errorf("waiting to record the grant: %w", context.Cause(a.ctx))
+	}
+	return a.verdict, a.err
+}
+
+// decideAll calls decide and ends the turn, unless an earlier turn has decided a.
+func (t *turns) decideAll(queue *turnQueue, a *attempt, decide func([]*attempt)) {
+	defer func() { <-queue.turn }()
+	batch := t.batchWith(queue, a)
+	defer func() {
+		for _, one := range batch {
+			close(one.done)
+		}
+	}()
+	for _, one := range batch {
+		one.err = errNotRecorded
+	}
+	if len(batch) > 0 {
+		decide(batch)
+	}
+}
+
+func (t *turns) add(a *attempt) *turnQueue {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	queue := t.queues[a.cluster.UID]
+	if queue == nil {
+		queue = &turnQueue{turn: make(chan struct{}, 1)}
+		t.queues[a.cluster.UID] = queue
+	}
+	queue.waiting = append(queue.waiting, a)
+	return queue
+}
+
+// batchWith returns all attempts that wait, or none if a does not wait any more.
+func (t *turns) batchWith(queue *turnQueue, a *attempt) []*attempt {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(queue.waiting, a) {
+		return nil
+	}
+	batch := queue.waiting
+	queue.waiting = nil
+	return batch
+}
+
+func (t *turns) remove(queue *turnQueue, a *attempt) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	queue.waiting = slices.DeleteFunc(queue.waiting, func(other *attempt) bool { return other == a })
+}
+
+// batchContext returns a context that ends with the last review of the batch, not with the one that
+// decides for it.
+func batchContext(batch []*attempt) (context.Context, context.CancelFunc) {
+	ctx := context.WithoutCancel(batch[0].ctx)
+	var last time.Time
+	for _, a := range batch {
+		deadline, isSet := a.ctx.Deadline()
+		if !isSet {
+			return context.WithCancel(ctx)
+		}
+		if deadline.After(last) {
+			last = deadline
+		}
+	}
+	return context.WithDeadline(ctx, last)
+}
