@@ -195,8 +195,9 @@ func (f fixture) writeBindings(cluster v1alpha1.ClusterID, bindings []v1alpha1.B
 }
 
 // maxMarkDelay limits the time from the start of etcd to the annotation on its Node. The
-// agent wakes from inotify, because the server creates its data directory.
-const maxMarkDelay = time.Second
+// agent wakes from inotify, because the server creates its data directory. Otherwise it would
+// scan later.
+const maxMarkDelay = 2 * time.Second
 
 // testEtcdStart starts one of three etcd servers while the agent runs. The server accepts
 // connections, and answers no request until the others run. The agent must mark the node

@@ -149,8 +149,8 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 }
 
 // View returns one version of the cluster together with its observations and the live states of all
-// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side. A Node
-// that could not be read until ctx ended has no known state.
+// Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side. A
+// Node that could not be read until ctx ended has no known state.
 func (s *Store) View(
 	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
 ) (quorum.View, error) {

@@ -110,9 +110,9 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
 		storetest.WaitTimeout, storetest.PollInterval)
 	nonce := f.Cluster().Spec.Nonce
-	attemptFor := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
+	attemptFor := func(i int, judge func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
 		return &attempt{
-			ctx: t.Context(), request: f.Request(i), cluster: probe.Result().Cluster, mayGrant: true, decide: decide,
+			ctx: t.Context(), request: f.Request(i), cluster: probe.Result().Cluster, mayGrant: true, judge: judge,
 			nonces: func() []string { return probe.Result().Nonces },
 		}
 	}
@@ -129,7 +129,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 			require.NoError(t, err)
 		}
 		return verdict
-	}), reviewer.decideTurn)
+	}), reviewer.turn)
 	require.NoError(t, err)
 	require.Equal(t, 2, calls)
 	require.False(t, v.Allowed)
@@ -140,7 +140,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	require.Nil(t, storetest.GrantFor(after, f.Nodes[0].UID))
 
 	// A node that has a grant already only renews it.
-	_, err = reviewer.turns.take(attemptFor(1, quorum.Decide), reviewer.decideTurn)
+	_, err = reviewer.turns.take(attemptFor(1, quorum.Decide), reviewer.turn)
 	require.NoError(t, err)
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
 }
@@ -260,7 +260,7 @@ func TestTurns(t *testing.T) {
 		turns := newTurns()
 		var batches []int
 		isBroken := false
-		decide := func(batch []*attempt) {
+		turn := func(batch []*attempt) {
 			batches = append(batches, len(batch))
 			<-time.After(takes)
 			if isBroken {
@@ -274,7 +274,7 @@ func TestTurns(t *testing.T) {
 			c := &v1alpha1.EtcdCluster{}
 			c.UID = types.UID(cluster)
 			err = loop.RecoverPanic(func() (err error) {
-				v, err = turns.take(&attempt{ctx: ctx, cluster: c}, decide)
+				v, err = turns.take(&attempt{ctx: ctx, cluster: c}, turn)
 				return err
 			})
 			return v, err
@@ -346,10 +346,10 @@ func reviewsAtOnce(t *testing.T, f *storetest.Fixture) {
 // panicInAnotherReview: one review decides for two, and panics before it has written.
 func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0)
-	request := func(i int, decide func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
+	request := func(i int, judge func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
 		return &attempt{
 			ctx: t.Context(), request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return nil },
-			decide: decide, mayGrant: true, isLast: true, done: make(chan struct{}),
+			judge: judge, mayGrant: true, isLast: true, done: make(chan struct{}),
 		}
 	}
 	waiting := request(0, func(quorum.View, quorum.Request) quorum.Verdict {
@@ -358,7 +358,7 @@ func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	broken := request(1, func(quorum.View, quorum.Request) quorum.Verdict { panic("broken") })
 	reviewer.turns.add(waiting)
 	require.Error(t, loop.RecoverPanic(func() error {
-		_, err := reviewer.turns.take(broken, reviewer.decideTurn)
+		_, err := reviewer.turns.take(broken, reviewer.turn)
 		return err
 	}))
 	<-waiting.done

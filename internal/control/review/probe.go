@@ -51,7 +51,7 @@ func (r *Reviewer) probeAndGrant(
 					return err
 				}
 				reviews[i] = &clusterReview{Reviewer: r, request: req, others: all, probe: probe, quiet: newQuietTimer(r.wait)}
-				verdicts[i], err = reviews[i].decide(probing, isOnly)
+				verdicts[i], err = reviews[i].await(probing, isOnly)
 				return err
 			})
 		})
@@ -65,7 +65,7 @@ func (r *Reviewer) probeAndGrant(
 	}
 	for i, c := range reviews {
 		var err error
-		if verdicts[i], err = c.decide(ctx, true); err != nil {
+		if verdicts[i], err = c.await(ctx, true); err != nil {
 			return quorum.Decision{}, err
 		}
 		if !verdicts[i].Allowed {
@@ -75,14 +75,14 @@ func (r *Reviewer) probeAndGrant(
 	return words.Combine(verdicts...), nil
 }
 
-// decide decides from the answers to the probe as soon as they are enough: until no further one can
+// await waits until the answers to the probe are enough, and takes a turn: no further answer can
 // change the verdict, or none arrives any more, or the time is up. With mayGrant, the grant of a
-// verdict that allows is written before it returns.
-func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdict, error) {
+// verdict that allows is written before await returns.
+func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, c.longestWait(ctx))
 	defer cancel()
 	a := &attempt{
-		ctx: ctx, request: c.request, others: c.others, decide: quorum.Decide, mayGrant: mayGrant,
+		ctx: ctx, request: c.request, others: c.others, judge: quorum.Decide, mayGrant: mayGrant,
 		nonces: func() []string { return c.probe.Result().Nonces },
 	}
 	for {
@@ -90,7 +90,7 @@ func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdi
 		c.quiet.note(len(result.Answers))
 		a.cluster = result.Cluster
 		if c.isEnough() {
-			if verdict, err := c.turns.take(a, c.decideTurn); err != nil || a.counts(verdict) {
+			if verdict, err := c.turns.take(a, c.turn); err != nil || a.counts(verdict) {
 				return verdict, err
 			}
 		}
@@ -103,11 +103,11 @@ func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdi
 	if live, err := c.store.LiveCluster(ctx, a.cluster.Name); err == nil {
 		a.cluster = live
 	}
-	return c.turns.take(a, c.decideTurn)
+	return c.turns.take(a, c.turn)
 }
 
-// isEnough reports whether the answers seem to be enough for a verdict. Only live reads show whether
-// they are.
+// isEnough reports whether the answers seem to be enough for a verdict. Only live reads show
+// whether they are.
 func (c *clusterReview) isEnough() bool {
 	view, err := c.store.CachedView(c.probe, c.request.Node)
 	if err != nil {

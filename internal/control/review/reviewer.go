@@ -2,9 +2,9 @@
 // selects the etcd clusters that may have a member on the Node, requests fresh observations from
 // their agents, decides with package quorum, and writes the grants before it allows.
 //
-// One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in
-// probe.go, whose turn it is in turns.go, the decision and its grants in turn.go. The package treats
-// what it cannot read as a reason to refuse.
+// One path, from top to bottom: Review and ReviewUnlabelled in this file, the probes in probe.go,
+// whose turn it is in turns.go, the decision and its grants in turn.go. The package treats what it
+// cannot read as a reason to refuse.
 package review
 
 import (
@@ -86,7 +86,7 @@ func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decis
 
 func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	if req.Door != quorum.DoorDrain {
-		return r.decide(ctx, req)
+		return r.reviewClusters(ctx, req)
 	}
 	live := r.store.LiveNodesNamed(ctx, []string{req.Node})[req.Node]
 	node := r.store.StatesOf(map[string]clusterstore.LiveNode{req.Node: live})[req.Node]
@@ -96,7 +96,7 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	if verdict, isRefused := quorum.RefuseOpenNode(node, req); isRefused && req.BreakGlass == nil {
 		return words.Combine(verdict), nil
 	}
-	decision, err := r.decide(ctx, req)
+	decision, err := r.reviewClusters(ctx, req)
 	if err != nil || req.DryRun || !decision.NeedsGrant() {
 		return decision, err
 	}
@@ -104,8 +104,8 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 	return decision, r.store.RecordDrain(ctx, live.Node, r.now())
 }
 
-// decide decides, and writes the grants.
-func (r *Reviewer) decide(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
+// reviewClusters decides, and writes the grants.
+func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.LiveClusters(ctx)
 	if err != nil {
 		return quorum.Decision{}, err
@@ -188,8 +188,8 @@ func (r *Reviewer) breakGlass(
 	for _, c := range selected {
 		verdict, err := r.turns.take(&attempt{
 			ctx: ctx, request: req, cluster: c, others: all, nonces: func() []string { return lastNonce(c) },
-			decide: quorum.Force, mayGrant: true, isLast: true,
-		}, r.decideTurn)
+			judge: quorum.Force, mayGrant: true, isLast: true,
+		}, r.turn)
 		if err != nil {
 			return quorum.Decision{}, err
 		}

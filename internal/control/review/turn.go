@@ -16,16 +16,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// decideTurn reads the observations and the Nodes, decides for each attempt of the batch in the
-// order of their arrival, and writes the grants of all in one patch. Each decision counts the
-// grants before it. If another grant was written first, decideTurn reads and decides again. It then
-// requests no new probe: the answers are as true as before.
-func (r *Reviewer) decideTurn(batch []*attempt) {
+// turn reads the observations and the Nodes, decides for each attempt of the batch in the order of
+// their arrival, and writes the grants of all in one patch. Each decision counts the grants before
+// it. If another grant was written first, turn reads and decides again. It then requests no new
+// probe: the answers are as true as before.
+func (r *Reviewer) turn(batch []*attempt) {
 	ctx, cancel := batchContext(batch)
 	defer cancel()
 	c := newestCluster(batch)
 	for {
-		err := r.decideOnce(ctx, c, batch)
+		err := r.readAndWrite(ctx, c, batch)
 		if errors.Is(err, clusterstore.ErrConflict) {
 			if c, err = r.store.LiveCluster(ctx, c.Name); err == nil {
 				continue
@@ -40,12 +40,12 @@ func (r *Reviewer) decideTurn(batch []*attempt) {
 	}
 }
 
-func (r *Reviewer) decideOnce(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) error {
+func (r *Reviewer) readAndWrite(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) error {
 	view, err := r.viewFor(ctx, c, batch)
 	if err != nil {
 		return err
 	}
-	ops := decideBatch(view, batch)
+	ops := grantsOf(view, batch)
 	if len(ops) == 0 {
 		return nil
 	}
@@ -81,14 +81,14 @@ func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch [
 	return view, err
 }
 
-// decideBatch sets the results of the attempts, and returns the patch with their grants. It is
-// empty if there are none.
-func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
+// grantsOf sets the results of the attempts, and returns the patch with their grants. It is empty
+// if there are none.
+func grantsOf(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	before := view.Cluster
 	var ops []clusterstore.Operation
 	for _, a := range batch {
 		view.Nonces, view.Others = a.nonces(), a.others
-		grant, isNew := a.decideFrom(view)
+		grant, isNew := a.grantFrom(view)
 		if !isNew {
 			continue
 		}
@@ -106,13 +106,13 @@ func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	return append(clusterstore.ReplaceGrants(before, view.Cluster.Spec.Grants), ops...)
 }
 
-// decideFrom sets the result of the attempt, and returns the grant that it needs.
-func (a *attempt) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
+// grantFrom sets the result of the attempt, and returns the grant that it needs.
+func (a *attempt) grantFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
 	a.verdict, a.err, a.needsGrant = quorum.Verdict{}, context.Cause(a.ctx), false
 	if a.err != nil {
 		return grant, false
 	}
-	verdict := a.decide(view, a.request)
+	verdict := a.judge(view, a.request)
 	if !a.mayGrant || !verdict.Allowed || len(verdict.Members) == 0 || !a.counts(verdict) {
 		a.verdict = verdict
 		return grant, false

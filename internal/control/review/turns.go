@@ -43,8 +43,8 @@ type attempt struct {
 	others []*v1alpha1.EtcdCluster
 	// nonces is a function because observations with further nonces may arrive meanwhile.
 	nonces func() []string
-	// decide is quorum.Decide, or quorum.Force for a break-glass override.
-	decide func(quorum.View, quorum.Request) quorum.Verdict
+	// judge is quorum.Decide, or quorum.Force for a break-glass override.
+	judge func(quorum.View, quorum.Request) quorum.Verdict
 	// mayGrant is false if the review wants to know the verdict only.
 	mayGrant bool
 	// isLast means that the review waits no longer: the verdict counts although further observations
@@ -61,27 +61,27 @@ type attempt struct {
 
 func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
 
-// take decides a with all other attempts that wait for the cluster, or waits until another call has
-// done so. decide sets the results.
-func (t *turns) take(a *attempt, decide func(batch []*attempt)) (quorum.Verdict, error) {
+// take calls turn with a and all other attempts that wait for the cluster, or waits until another
+// call has done so. turn sets the results.
+func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, error) {
 	a.done = make(chan struct{})
 	queue := t.add(a)
 	select {
 	case queue.turn <- struct{}{}:
 		loop.Turn(a.ctx, a.cluster.Name)
-		t.decideAll(queue, a, decide)
+		t.run(queue, a, turn)
 	case <-a.done:
 		loop.Turn(a.ctx, a.cluster.Name)
 	case <-a.ctx.Done():
 		loop.Turn(a.ctx, a.cluster.Name)
 		t.remove(queue, a)
-		return quorum.Verdict{}, fmt.Errorf("waiting to record the grant: %w", context.Cause(a.ctx))
+		return quorum.Verdict{}, fmt.Errorf("waiting to decide after other reviews: %w", context.Cause(a.ctx))
 	}
 	return a.verdict, a.err
 }
 
-// decideAll calls decide and ends the turn, unless an earlier turn has decided a.
-func (t *turns) decideAll(queue *turnQueue, a *attempt, decide func([]*attempt)) {
+// run calls turn, unless an earlier turn had a in its batch, and ends the turn.
+func (t *turns) run(queue *turnQueue, a *attempt, turn func([]*attempt)) {
 	defer func() { <-queue.turn }()
 	batch := t.batchWith(queue, a)
 	defer func() {
@@ -93,7 +93,7 @@ func (t *turns) decideAll(queue *turnQueue, a *attempt, decide func([]*attempt))
 		one.err = errNotRecorded
 	}
 	if len(batch) > 0 {
-		decide(batch)
+		turn(batch)
 	}
 }
 
