@@ -17,7 +17,7 @@ func (p *ProbeRequest) Result() ProbeResult {
 	p.requester.mu.Lock()
 	defer p.requester.mu.Unlock()
 	result := ProbeResult{
-		Cluster: p.latest, Nonces: slices.Clone(p.nonces), Answers: map[string]types.UID{}, Changed: p.changed,
+		Cluster: p.latest, Nonces: slices.Clone(p.nonces), Answers: map[string]types.UID{}, Changed: p.queue.changed,
 	}
 	for node, o := range p.requester.observed[p.uid] {
 		if observation.IsAnswer(o.Observation, p.nonces) {
@@ -51,15 +51,15 @@ func (r *ProbeRequester) addObservation(o *v1alpha1.EtcdObservation) {
 		if q == nil {
 			continue
 		}
-		if q.latest != nil && q.latest.Spec.Nonce == o.Nonce && isBoundNode(q.latest, o.Node) {
-			q.notify()
-		}
+		isNews := q.latest != nil && q.latest.Spec.Nonce == o.Nonce && isBoundNode(q.latest, o.Node)
 		for _, p := range q.open {
-			isAnswer := p.latest != nil && observation.IsAnswer(o.Observation, p.nonces)
+			isAnswer := p.first != nil && observation.IsAnswer(o.Observation, p.nonces)
 			if isAnswer && (!p.answered[o.Node] || isBoundNode(p.latest, o.Node)) {
-				p.answered[o.Node] = true
-				p.notifyLocked()
+				p.answered[o.Node], isNews = true, true
 			}
+		}
+		if isNews {
+			q.notify()
 		}
 	}
 }
