@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
@@ -137,7 +138,7 @@ func (b *benchCluster) addEtcdClusters(ctx context.Context, count int) error {
 }
 
 // startMembers starts an etcd cluster on the nodes after the first `after` ones, and registers
-// them.
+// them with the role of control planes, which installers give them.
 func (b *benchCluster) startMembers(ctx context.Context, after int) (*etcd.Cluster, error) {
 	started, err := b.StartEtcd(ctx, etcd.Options{
 		Dir: filepath.Join(b.Dir, fmt.Sprintf("etcd-after-%d", after)), Members: b.members,
@@ -151,6 +152,12 @@ func (b *benchCluster) startMembers(ctx context.Context, after int) (*etcd.Clust
 		number := after + i + 1
 		if _, err := b.RegisterNode(ctx, nodeName(number), b.Net.IP(number), true); err != nil {
 			return nil, err
+		}
+		body := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, observation.RoleLabels()[0])
+		_, err := b.nodes.CoreV1().Nodes().Patch(
+			ctx, nodeName(number), types.MergePatchType, body, metav1.PatchOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("giving node %s its role: %w", nodeName(number), err)
 		}
 	}
 	return started, nil
