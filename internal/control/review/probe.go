@@ -99,10 +99,6 @@ func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdi
 			break
 		}
 	}
-	// Watches that hang must not hide the nonces and the answers.
-	if live, err := c.store.LiveCluster(ctx, a.cluster.Name); err == nil {
-		a.cluster = live
-	}
 	return c.turns.take(a, c.decideTurn)
 }
 

@@ -188,7 +188,7 @@ func (r *Reviewer) breakGlass(
 	for _, c := range selected {
 		verdict, err := r.turns.take(&attempt{
 			ctx: ctx, request: req, cluster: c, others: all, nonces: func() []string { return lastNonce(c) },
-			decide: quorum.Force, mayGrant: true, isLast: true,
+			decide: quorum.Force, mayGrant: true,
 		}, r.decideTurn)
 		if err != nil {
 			return quorum.Decision{}, err

@@ -34,6 +34,7 @@ func TestReview(t *testing.T) {
 		{"first answer after the usual wait", lateFirstAnswer},
 		{"newer nonce of another replica", newerNonce},
 		{"grant conflict", grantConflict},
+		{"nonce while another review decides", nonceWhileAnotherDecides},
 		{"break-glass override", breakGlassGrant},
 		{"break-glass override with an old list", breakGlassWithOldList},
 		{"dry run", dryRun},

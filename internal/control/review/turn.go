@@ -23,7 +23,7 @@ import (
 func (r *Reviewer) decideTurn(batch []*attempt) {
 	ctx, cancel := batchContext(batch)
 	defer cancel()
-	c := newestCluster(batch)
+	c := r.newestCluster(ctx, batch)
 	for {
 		err := r.decideOnce(ctx, c, batch)
 		if errors.Is(err, clusterstore.ErrConflict) {
@@ -63,22 +63,28 @@ func (r *Reviewer) decideOnce(ctx context.Context, c *v1alpha1.EtcdCluster, batc
 	return nil
 }
 
-// viewFor reads the observations and the Nodes for the attempts. A Node that cannot be read leaves
-// time for the grant: its state is unknown.
+// viewFor reads the observations and the Nodes for the attempts. The state of a Node that cannot be
+// read is unknown.
 func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) (quorum.View, error) {
 	names := make([]string, len(batch))
 	for i, a := range batch {
 		names[i] = a.request.Node
 	}
-	reading, cancel := ctx, context.CancelFunc(func() {})
-	if deadline, isSet := ctx.Deadline(); isSet {
-		left := time.Until(deadline)
-		reading, cancel = context.WithTimeout(ctx, max(left-grantReserve, left/2))
-	}
+	reading, cancel := readingTime(ctx)
 	defer cancel()
 	view, err := r.store.View(reading, c, nil, names...)
 	view.Now = r.now()
 	return view, err
+}
+
+// readingTime returns the context of the reads of a turn, which leave time for the grant.
+func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, isSet := ctx.Deadline()
+	if !isSet {
+		return ctx, func() {}
+	}
+	left := time.Until(deadline)
+	return context.WithTimeout(ctx, max(left-grantReserve, left/2))
 }
 
 // decideBatch sets the results of the attempts, and returns the patch with their grants. It is
@@ -148,13 +154,22 @@ func requireNode(s observation.NodeState, req quorum.Request) error {
 	return nil
 }
 
-// newestCluster returns the newest version that an attempt of the batch knows.
-func newestCluster(batch []*attempt) *v1alpha1.EtcdCluster {
+// newestCluster returns the newest version that an attempt of the batch knows. For an attempt that
+// waits no longer, it is read now: watches that hang must not hide the nonces and the answers.
+func (r *Reviewer) newestCluster(ctx context.Context, batch []*attempt) *v1alpha1.EtcdCluster {
 	newest := batch[0].cluster
 	for _, a := range batch[1:] {
 		if apiaccess.IsNewer(a.cluster, newest) {
 			newest = a.cluster
 		}
+	}
+	if !slices.ContainsFunc(batch, func(a *attempt) bool { return a.isLast }) {
+		return newest
+	}
+	reading, cancel := readingTime(ctx)
+	defer cancel()
+	if live, err := r.store.LiveCluster(reading, newest.Name); err == nil {
+		return live
 	}
 	return newest
 }
