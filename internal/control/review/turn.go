@@ -77,14 +77,17 @@ func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch [
 	return view, err
 }
 
+// maxReadingTime limits the reads of a turn: others with less time may wait for it.
+const maxReadingTime = 5 * time.Second
+
 // readingTime returns the context of the reads of a turn, which leave time for the grant.
 func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, isSet := ctx.Deadline()
-	if !isSet {
-		return ctx, func() {}
+	limit := maxReadingTime
+	if deadline, isSet := ctx.Deadline(); isSet {
+		left := time.Until(deadline)
+		limit = min(limit, max(left-grantReserve, left/2))
 	}
-	left := time.Until(deadline)
-	return context.WithTimeout(ctx, max(left-grantReserve, left/2))
+	return context.WithTimeout(ctx, limit)
 }
 
 // decideBatch sets the results of the attempts, and returns the patch with their grants. It is

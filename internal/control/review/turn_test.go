@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,4 +72,49 @@ func nonceWhileAnotherDecides(t *testing.T, f *storetest.Fixture) {
 	close(hasDecided)
 	require.NoError(t, g.Wait())
 	require.True(t, decision.Allowed, decision.Message)
+}
+
+// A hangingReader does not answer reads of one Node.
+type hangingReader struct {
+	client.Reader
+	node string
+}
+
+// Get implements client.Reader.
+func (r hangingReader) Get(
+	ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption,
+) error {
+	if _, isNode := o.(*corev1.Node); isNode && key.Name == r.node {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return r.Reader.Get(ctx, key, o, options...)
+}
+
+// attemptFor returns an attempt about the i-th node that has this time, after all agents have
+// answered the nonce.
+func attemptFor(t *testing.T, f *storetest.Fixture, i int, nonce string, limit time.Duration) *attempt {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return &attempt{
+		ctx: ctx, request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return []string{nonce} },
+		decide: quorum.Decide, mayGrant: true, done: make(chan struct{}),
+	}
+}
+
+// hangingReadOfNode: two reviews share a turn. One of them is that of a hook, which has more time.
+func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
+	f.WriteNonce("n")
+	f.PublishAll("n")
+	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) {
+		o.Reader = hangingReader{o.Reader, f.Nodes[2].Name}
+	})
+	webhook, hook := attemptFor(t, f, 0, "n", 7*time.Second), attemptFor(t, f, 1, "n", 15*time.Second)
+	reviewer.turns.add(webhook)
+	_, err := reviewer.turns.take(hook, reviewer.decideTurn)
+	require.NoError(t, err)
+	<-webhook.done
+	require.NoError(t, webhook.err)
+	require.Equal(t, quorum.QuorumWouldBeLost, webhook.verdict.Reason)
 }
