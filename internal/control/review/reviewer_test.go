@@ -42,6 +42,7 @@ func TestReview(t *testing.T) {
 		{"forged request", forgedRequest},
 		{"unreachable API server", unreachableAPIServer},
 		{"refused write", refusedWrite},
+		{"refusal beside a refused write", refusalBesideRefusedWrite},
 		{"dead node", deadNode},
 		{"unbound member", unboundMember},
 		{"F64 lists end during the review", listsEndDuringReview},

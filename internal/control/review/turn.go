@@ -49,15 +49,15 @@ func (r *Reviewer) decideOnce(ctx context.Context, c *v1alpha1.EtcdCluster, batc
 	if len(ops) == 0 {
 		return nil
 	}
-	switch _, err := r.store.Patch(ctx, c, ops); {
+	switch _, err = r.store.Patch(ctx, c, ops); {
 	case errors.Is(err, clusterstore.ErrConflict):
 		return err
 	case err != nil:
-		return fmt.Errorf("recording the grant: %w", err)
+		err = fmt.Errorf("recording the grant: %w", err)
 	}
 	for _, a := range batch {
-		if a.needsGrant {
-			a.err = nil // The grant was written.
+		if a.needsWrite {
+			a.err = err // nil if the grants were written
 		}
 	}
 	return nil
@@ -98,6 +98,9 @@ func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	for _, a := range batch {
 		view.Nonces, view.Others = a.nonces(), a.others
 		grant, isNew := a.decideFrom(view)
+		if a.needsWrite = a.err == nil && (isNew || view.Cluster != before); a.needsWrite {
+			a.err = errNotRecorded
+		}
 		if !isNew {
 			continue
 		}
@@ -117,7 +120,7 @@ func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
 
 // decideFrom sets the result of the attempt, and returns the grant that it needs.
 func (a *attempt) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
-	a.verdict, a.err, a.needsGrant = quorum.Verdict{}, context.Cause(a.ctx), false
+	a.verdict, a.err = quorum.Verdict{}, context.Cause(a.ctx)
 	if a.err != nil {
 		return grant, false
 	}
@@ -129,7 +132,7 @@ func (a *attempt) decideFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool
 	if a.err = requireNode(view.Nodes[a.request.Node], a.request); a.err != nil {
 		return grant, false
 	}
-	a.verdict, a.err, a.needsGrant = verdict, errNotRecorded, true
+	a.verdict = verdict
 	return quorum.With(view, grantFor(view.Cluster, a.request.UID), a.request, verdict.Members), true
 }
 

@@ -118,3 +118,21 @@ func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
 	require.NoError(t, webhook.err)
 	require.Equal(t, quorum.QuorumWouldBeLost, webhook.verdict.Reason)
 }
+
+// refusalBesideRefusedWrite: two reviews share a turn. One is refused, and the grant of the other one
+// cannot be written.
+func refusalBesideRefusedWrite(t *testing.T, f *storetest.Fixture) {
+	f.ChangeAgents(func() { f.Members[2].Healthy = false })
+	f.WriteNonce("n")
+	f.PublishAll("n")
+	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.Client = refusingClient{o.Client, "/spec/grants"} })
+	refused, dead := attemptFor(t, f, 0, "n", 8*time.Second), attemptFor(t, f, 2, "n", 8*time.Second)
+	after := attemptFor(t, f, 1, "n", 8*time.Second)
+	reviewer.turns.add(refused)
+	reviewer.turns.add(dead)
+	_, err := reviewer.turns.take(after, reviewer.decideTurn)
+	require.ErrorContains(t, err, "recording the grant", "its refusal would name the grant")
+	require.ErrorContains(t, dead.err, "recording the grant")
+	require.NoError(t, refused.err)
+	require.Equal(t, quorum.QuorumWouldBeLost, refused.verdict.Reason)
+}

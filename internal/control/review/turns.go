@@ -55,8 +55,9 @@ type attempt struct {
 	done    chan struct{}
 	verdict quorum.Verdict
 	err     error
-	// needsGrant means that the verdict counts only when its grant is written.
-	needsGrant bool
+	// needsWrite means that the verdict counts only when the grants of the turn are written: its own,
+	// or one before it.
+	needsWrite bool
 }
 
 func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
