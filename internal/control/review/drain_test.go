@@ -120,7 +120,8 @@ func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
 		require.Equal(t, quorum.NotDraining, review(t, reviewer, f.Drain(0)).Reason)
 		return nil
 	})
-	require.Eventually(t, func() bool { return f.Cluster().Spec.Nonce != "" }, storetest.WaitTimeout, storetest.PollInterval)
+	require.Eventually(t, func() bool { return f.Cluster().Spec.Nonce != "" },
+		storetest.WaitTimeout, storetest.PollInterval)
 	f.Cordon(0, false)
 	f.ChangeAgents(func() { clear(f.Silent) })
 	require.NoError(t, g.Wait())

@@ -82,13 +82,12 @@ func (c *clusterReview) decide(ctx context.Context, mayGrant bool) (quorum.Verdi
 	waiting, cancel := context.WithTimeout(ctx, c.longestWait(ctx))
 	defer cancel()
 	a := &attempt{
-		ctx: ctx, request: c.request, others: c.others, decide: quorum.Decide, mayGrant: mayGrant,
-		nonces: func() []string { return c.probe.Result().Nonces },
+		ctx: ctx, request: c.request, result: c.probe.Result, others: c.others, decide: quorum.Decide,
+		mayGrant: mayGrant,
 	}
 	for {
 		result := c.probe.Result()
 		c.quiet.note(len(result.Answers))
-		a.cluster = result.Cluster
 		if c.isEnough() {
 			if verdict, err := c.turns.take(a, c.decideTurn); err != nil || a.counts(verdict) {
 				return verdict, err

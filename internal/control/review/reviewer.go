@@ -186,8 +186,9 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
+		last := clusterstore.ProbeResult{Cluster: c, Nonces: lastNonce(c)}
 		verdict, err := r.turns.take(&attempt{
-			ctx: ctx, request: req, cluster: c, others: all, nonces: func() []string { return lastNonce(c) },
+			ctx: ctx, request: req, result: func() clusterstore.ProbeResult { return last }, others: all,
 			decide: quorum.Force, mayGrant: true,
 		}, r.decideTurn)
 		if err != nil {

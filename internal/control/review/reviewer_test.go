@@ -35,6 +35,7 @@ func TestReview(t *testing.T) {
 		{"newer nonce of another replica", newerNonce},
 		{"grant conflict", grantConflict},
 		{"nonce while another review decides", nonceWhileAnotherDecides},
+		{"review that waits for its turn", waitingTurn},
 		{"hanging read of a Node", hangingReadOfNode},
 		{"break-glass override", breakGlassGrant},
 		{"break-glass override with an old list", breakGlassWithOldList},

@@ -96,7 +96,7 @@ func decideBatch(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	before := view.Cluster
 	var ops []clusterstore.Operation
 	for _, a := range batch {
-		view.Nonces, view.Others = a.nonces(), a.others
+		view.Nonces, view.Others = a.result().Nonces, a.others
 		grant, isNew := a.decideFrom(view)
 		if a.needsWrite = a.err == nil && (isNew || view.Cluster != before); a.needsWrite {
 			a.err = errNotRecorded
@@ -163,10 +163,10 @@ func requireNode(s observation.NodeState, req quorum.Request) error {
 // newestCluster returns the newest version that an attempt of the batch knows. For an attempt that
 // waits no longer, it is read now: watches that hang must not hide the nonces and the answers.
 func (r *Reviewer) newestCluster(ctx context.Context, batch []*attempt) *v1alpha1.EtcdCluster {
-	newest := batch[0].cluster
+	newest := batch[0].result().Cluster
 	for _, a := range batch[1:] {
-		if apiaccess.IsNewer(a.cluster, newest) {
-			newest = a.cluster
+		if c := a.result().Cluster; apiaccess.IsNewer(c, newest) {
+			newest = c
 		}
 	}
 	if !slices.ContainsFunc(batch, func(a *attempt) bool { return a.isLast }) {

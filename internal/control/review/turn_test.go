@@ -50,7 +50,7 @@ func nonceWhileAnotherDecides(t *testing.T, f *storetest.Fixture) {
 	c, hasDecided := f.Cluster(), make(chan struct{})
 	var g errgroup.Group
 	g.Go(func() error {
-		_, err := reviewer.turns.take(&attempt{ctx: t.Context(), cluster: c}, func(batch []*attempt) {
+		_, err := reviewer.turns.take(&attempt{ctx: t.Context(), result: resultOf(c)}, func(batch []*attempt) {
 			<-hasDecided
 			batch[0].err = nil
 		})
@@ -91,6 +91,11 @@ func (r hangingReader) Get(
 	return r.Reader.Get(ctx, key, o, options...)
 }
 
+// resultOf returns a result that does not change.
+func resultOf(c *v1alpha1.EtcdCluster, nonces ...string) func() clusterstore.ProbeResult {
+	return func() clusterstore.ProbeResult { return clusterstore.ProbeResult{Cluster: c, Nonces: nonces} }
+}
+
 // attemptFor returns an attempt about the i-th node that has this time, after all agents have
 // answered the nonce.
 func attemptFor(t *testing.T, f *storetest.Fixture, i int, nonce string, limit time.Duration) *attempt {
@@ -98,9 +103,37 @@ func attemptFor(t *testing.T, f *storetest.Fixture, i int, nonce string, limit t
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return &attempt{
-		ctx: ctx, request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return []string{nonce} },
+		ctx: ctx, request: f.Request(i), result: resultOf(f.Cluster(), nonce),
 		decide: quorum.Decide, mayGrant: true, done: make(chan struct{}),
 	}
+}
+
+// waitingTurn: a review waits for its turn while another one writes its grant.
+func waitingTurn(t *testing.T, f *storetest.Fixture) {
+	f.RunAgents()
+	reviewer := newReviewer(f, 0)
+	probe, err := reviewer.store.RequestProbe(t.Context(), f.Cluster())
+	require.NoError(t, err)
+	defer probe.Release()
+	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
+		storetest.WaitTimeout, storetest.PollInterval)
+	first, second := attemptFor(t, f, 0, "", 8*time.Second), attemptFor(t, f, 0, "", 8*time.Second)
+	first.result, second.result = probe.Result, probe.Result
+	var g errgroup.Group
+	first.decide = func(v quorum.View, r quorum.Request) quorum.Verdict {
+		g.Go(func() error { _, err := reviewer.turns.take(second, reviewer.decideTurn); return err })
+		require.Eventually(t, func() bool {
+			reviewer.turns.mu.Lock()
+			defer reviewer.turns.mu.Unlock()
+			return len(reviewer.turns.queues[v.Cluster.UID].waiting) == 1
+		}, storetest.WaitTimeout, storetest.PollInterval)
+		return quorum.Decide(v, r)
+	}
+	_, err = reviewer.turns.take(first, reviewer.decideTurn)
+	require.NoError(t, err)
+	require.NoError(t, g.Wait())
+	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
+	require.Zero(t, reviewer.counterSum(t, "holdfast_webhook_grant_conflicts_total"))
 }
 
 // hangingReadOfNode: two reviews share a turn. One of them is that of a hook, which has more time.
@@ -111,7 +144,7 @@ func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
 		o.Reader = hangingReader{o.Reader, f.Nodes[2].Name}
 	})
 	webhook, hook := attemptFor(t, f, 0, "n", 7*time.Second), attemptFor(t, f, 1, "n", 15*time.Second)
-	reviewer.turns.add(webhook)
+	reviewer.turns.add(f.Cluster().UID, webhook)
 	_, err := reviewer.turns.take(hook, reviewer.decideTurn)
 	require.NoError(t, err)
 	<-webhook.done
@@ -128,8 +161,8 @@ func refusalBesideRefusedWrite(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.Client = refusingClient{o.Client, "/spec/grants"} })
 	refused, dead := attemptFor(t, f, 0, "n", 8*time.Second), attemptFor(t, f, 2, "n", 8*time.Second)
 	after := attemptFor(t, f, 1, "n", 8*time.Second)
-	reviewer.turns.add(refused)
-	reviewer.turns.add(dead)
+	reviewer.turns.add(f.Cluster().UID, refused)
+	reviewer.turns.add(f.Cluster().UID, dead)
 	_, err := reviewer.turns.take(after, reviewer.decideTurn)
 	require.ErrorContains(t, err, "recording the grant", "its refusal would name the grant")
 	require.ErrorContains(t, dead.err, "recording the grant")

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -37,12 +38,11 @@ var errNotRecorded = errors.New("recording the grant: an error of holdfast's own
 type attempt struct {
 	ctx     context.Context //nolint:containedctx // The review that decides does so for others.
 	request quorum.Request
-	// cluster is the newest version that the review knows.
-	cluster *v1alpha1.EtcdCluster
+	// result returns the newest version of the cluster that the review knows, and the nonces that
+	// count. Each may be newer when it is the turn of the attempt.
+	result func() clusterstore.ProbeResult
 	// others are all EtcdClusters at the begin of the review.
 	others []*v1alpha1.EtcdCluster
-	// nonces is a function because observations with further nonces may arrive meanwhile.
-	nonces func() []string
 	// decide is quorum.Decide, or quorum.Force for a break-glass override.
 	decide func(quorum.View, quorum.Request) quorum.Verdict
 	// mayGrant is false if the review wants to know the verdict only.
@@ -66,15 +66,16 @@ func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
 // done so. decide sets the results.
 func (t *turns) take(a *attempt, decide func(batch []*attempt)) (quorum.Verdict, error) {
 	a.done = make(chan struct{})
-	queue := t.add(a)
+	c := a.result().Cluster
+	queue := t.add(c.UID, a)
 	select {
 	case queue.turn <- struct{}{}:
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 		t.decideAll(queue, a, decide)
 	case <-a.done:
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 	case <-a.ctx.Done():
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 		t.remove(queue, a)
 		return quorum.Verdict{}, fmt.Errorf("waiting to record the grant: %w", context.Cause(a.ctx))
 	}
@@ -98,13 +99,13 @@ func (t *turns) decideAll(queue *turnQueue, a *attempt, decide func([]*attempt))
 	}
 }
 
-func (t *turns) add(a *attempt) *turnQueue {
+func (t *turns) add(cluster types.UID, a *attempt) *turnQueue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	queue := t.queues[a.cluster.UID]
+	queue := t.queues[cluster]
 	if queue == nil {
 		queue = &turnQueue{turn: make(chan struct{}, 1)}
-		t.queues[a.cluster.UID] = queue
+		t.queues[cluster] = queue
 	}
 	queue.waiting = append(queue.waiting, a)
 	return queue
