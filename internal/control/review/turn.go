@@ -72,7 +72,7 @@ func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch [
 	}
 	reading, cancel := readingTime(ctx)
 	defer cancel()
-	view, err := r.store.View(reading, c, nil, names...)
+	view, err := r.store.View(reading, c, names...)
 	view.Now = r.now()
 	return view, err
 }

@@ -31,7 +31,8 @@ type turnQueue struct {
 	waiting []*attempt
 }
 
-// errNotRecorded is the error of an attempt until its grant is written. It stays after a panic.
+// errNotRecorded is the error of an attempt until it is decided and the grants on which its verdict
+// rests are written. It stays after a panic.
 var errNotRecorded = errors.New("recording the grant: an error of holdfast's own in another review")
 
 // An attempt is what one review wants to have decided about one cluster in a turn.
