@@ -150,10 +150,9 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 
 // View returns one version of the cluster together with its observations and the live states of all
 // Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side. A
-// Node that could not be read until ctx ended has no known state.
-func (s *Store) View(
-	ctx context.Context, c *v1alpha1.EtcdCluster, nonces []string, additional ...string,
-) (quorum.View, error) {
+// Node that could not be read until ctx ended has no known state. The caller adds the nonces that
+// count.
+func (s *Store) View(ctx context.Context, c *v1alpha1.EtcdCluster, additional ...string) (quorum.View, error) {
 	var joined *v1alpha1.EtcdCluster
 	states := map[string]observation.NodeState{}
 	g, reading := errgroup.WithContext(ctx)
@@ -173,7 +172,9 @@ func (s *Store) View(
 		return quorum.View{}, err
 	}
 	s.readStates(ctx, states, BoundNodeNames(possible))
-	return s.viewOf(joined, nonces, states, possible), nil
+	view := s.viewOf(joined, states)
+	view.PossibleNodes = possible
+	return view, nil
 }
 
 // readStates reads the named Nodes that have no state.
@@ -200,16 +201,13 @@ func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, err
 			states[node.Name] = observation.StateOf(node, s.departures)
 		}
 	}
-	return s.viewOf(joined, result.Nonces, states, nil), nil
+	view := s.viewOf(joined, states)
+	view.Nonces = result.Nonces
+	return view, nil
 }
 
-func (s *Store) viewOf(
-	joined *v1alpha1.EtcdCluster, nonces []string, states map[string]observation.NodeState, possible []v1alpha1.Binding,
-) quorum.View {
-	return quorum.View{
-		Cluster: joined, Nonces: nonces, Nodes: states, PossibleNodes: possible, Now: time.Now(),
-		MinRemainingTolerance: s.tolerance,
-	}
+func (s *Store) viewOf(joined *v1alpha1.EtcdCluster, states map[string]observation.NodeState) quorum.View {
+	return quorum.View{Cluster: joined, Nodes: states, Now: time.Now(), MinRemainingTolerance: s.tolerance}
 }
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the

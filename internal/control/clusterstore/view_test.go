@@ -74,22 +74,21 @@ func TestView(t *testing.T) {
 		s := &Store{reader: reader, requester: requester}
 		for range 2 {
 			begun := time.Now()
-			view, err := s.View(t.Context(), clusterVersion("10", ""), []string{"n"}, "1", "2")
+			view, err := s.View(t.Context(), clusterVersion("10", ""), "1", "2")
 			require.NoError(t, err)
 			require.Equal(t, 100*time.Millisecond, time.Since(begun))
 			require.Equal(t, "10", view.Cluster.ResourceVersion)
-			require.Equal(t, []string{"n"}, view.Nonces)
 			require.Equal(t, "0 1 2 c1.0 c1.1 c1.2 c1.worker", reader.takeReads())
 		}
 		reader.isDown = "1"
-		view, err := s.View(t.Context(), clusterVersion("10", ""), nil)
+		view, err := s.View(t.Context(), clusterVersion("10", ""))
 		require.NoError(t, err)
 		require.True(t, view.Nodes["0"].Known)
 		require.False(t, view.Nodes["1"].Known)
 
 		hasty, cancel := context.WithTimeout(t.Context(), 70*time.Millisecond)
 		defer cancel()
-		view, err = s.View(hasty, clusterVersion("10", ""), nil)
+		view, err = s.View(hasty, clusterVersion("10", ""))
 		require.NoError(t, err)
 		require.False(t, view.Nodes["0"].Known)
 	})
@@ -127,7 +126,7 @@ func TestViewReadsObservationsLast(t *testing.T) {
 		settled.Spec.Ledger = 2
 		requester.addVersion(settled)
 
-		view, err := s.View(t.Context(), probe.Result().Cluster, nil, "0")
+		view, err := s.View(t.Context(), probe.Result().Cluster, "0")
 		require.NoError(t, err)
 		require.Equal(t, int64(2), view.Cluster.Spec.Ledger)
 		require.Len(t, view.Cluster.Observations, 2)

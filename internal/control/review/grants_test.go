@@ -112,8 +112,7 @@ func grantConflict(t *testing.T, f *storetest.Fixture) {
 	nonce := f.Cluster().Spec.Nonce
 	attemptFor := func(i int, judge func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
 		return &attempt{
-			ctx: t.Context(), request: f.Request(i), cluster: probe.Result().Cluster, mayGrant: true, judge: judge,
-			nonces: func() []string { return probe.Result().Nonces },
+			ctx: t.Context(), request: f.Request(i), result: probe.Result, mayGrant: true, judge: judge,
 		}
 	}
 	calls := 0
@@ -274,7 +273,7 @@ func TestTurns(t *testing.T) {
 			c := &v1alpha1.EtcdCluster{}
 			c.UID = types.UID(cluster)
 			err = loop.RecoverPanic(func() (err error) {
-				v, err = turns.take(&attempt{ctx: ctx, cluster: c}, turn)
+				v, err = turns.take(&attempt{ctx: ctx, result: resultOf(c)}, turn)
 				return err
 			})
 			return v, err
@@ -348,7 +347,7 @@ func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0)
 	request := func(i int, judge func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
 		return &attempt{
-			ctx: t.Context(), request: f.Request(i), cluster: f.Cluster(), nonces: func() []string { return nil },
+			ctx: t.Context(), request: f.Request(i), result: resultOf(f.Cluster()),
 			judge: judge, mayGrant: true, isLast: true, done: make(chan struct{}),
 		}
 	}
@@ -356,7 +355,7 @@ func panicInAnotherReview(t *testing.T, f *storetest.Fixture) {
 		return quorum.Verdict{Allowed: true, Members: []v1alpha1.MemberID{f.MemberID(0)}}
 	})
 	broken := request(1, func(quorum.View, quorum.Request) quorum.Verdict { panic("broken") })
-	reviewer.turns.add(waiting)
+	reviewer.turns.add(f.Cluster().UID, waiting)
 	require.Error(t, loop.RecoverPanic(func() error {
 		_, err := reviewer.turns.take(broken, reviewer.turn)
 		return err

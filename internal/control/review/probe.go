@@ -16,6 +16,10 @@ import (
 // grantReserve is the part of the caller's deadline that is kept for writing grants.
 const grantReserve = 2 * time.Second
 
+// cacheTrust is how long the caches alone may show that answers are missing. A watch that hangs
+// delays a review by that.
+const cacheTrust = time.Second
+
 // A clusterReview is the part of a review that is about one cluster.
 type clusterReview struct {
 	*Reviewer
@@ -82,14 +86,13 @@ func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdic
 	waiting, cancel := context.WithTimeout(ctx, c.longestWait(ctx))
 	defer cancel()
 	a := &attempt{
-		ctx: ctx, request: c.request, others: c.others, judge: quorum.Decide, mayGrant: mayGrant,
-		nonces: func() []string { return c.probe.Result().Nonces },
+		ctx: ctx, request: c.request, result: c.probe.Result, others: c.others, judge: quorum.Decide, mayGrant: mayGrant,
 	}
-	for {
+	for looked := time.Now(); ; {
 		result := c.probe.Result()
 		c.quiet.note(len(result.Answers))
-		a.cluster = result.Cluster
-		if c.isEnough() {
+		if c.isEnough() || time.Since(looked) >= cacheTrust {
+			looked = time.Now()
 			if verdict, err := c.turns.take(a, c.turn); err != nil || a.counts(verdict) {
 				return verdict, err
 			}
@@ -98,10 +101,6 @@ func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdic
 			a.isLast = true
 			break
 		}
-	}
-	// Watches that hang must not hide the nonces and the answers.
-	if live, err := c.store.LiveCluster(ctx, a.cluster.Name); err == nil {
-		a.cluster = live
 	}
 	return c.turns.take(a, c.turn)
 }
@@ -138,11 +137,13 @@ func (q *quietTimer) note(answers int) {
 	}
 }
 
-// waitForNewer waits for a newer result, and reports whether there is one.
+// waitForNewer waits for a newer result, at most for cacheTrust, and reports whether there is one
+// or the timer has not fired.
 func (q *quietTimer) waitForNewer(ctx context.Context, result clusterstore.ProbeResult) bool {
-	quiet, cancel := context.WithDeadline(ctx, q.until)
+	quiet, cancel := context.WithTimeout(ctx, min(cacheTrust, time.Until(q.until)))
 	defer cancel()
-	return loop.Await(quiet, result.Cluster.Name, result.Changed) == nil && ctx.Err() == nil
+	err := loop.Await(quiet, result.Cluster.Name, result.Changed)
+	return (err == nil || time.Now().Before(q.until)) && ctx.Err() == nil
 }
 
 // longestWait returns how long a review may wait for observations: as long as the caller waits,

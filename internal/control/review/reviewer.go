@@ -186,9 +186,10 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
+		last := clusterstore.ProbeResult{Cluster: c, Nonces: lastNonce(c)}
 		verdict, err := r.turns.take(&attempt{
-			ctx: ctx, request: req, cluster: c, others: all, nonces: func() []string { return lastNonce(c) },
-			judge: quorum.Force, mayGrant: true, isLast: true,
+			ctx: ctx, request: req, result: func() clusterstore.ProbeResult { return last }, others: all,
+			judge: quorum.Force, mayGrant: true,
 		}, r.turn)
 		if err != nil {
 			return quorum.Decision{}, err

@@ -40,7 +40,7 @@ func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request
 func (r *Reviewer) lastView(
 	ctx context.Context, c *v1alpha1.EtcdCluster, all []*v1alpha1.EtcdCluster, nodes ...string,
 ) (quorum.View, error) {
-	view, err := r.store.View(ctx, c, lastNonce(c), nodes...)
+	view, err := r.store.View(ctx, c, nodes...)
 	if err != nil {
 		return quorum.View{}, err
 	}
@@ -48,7 +48,7 @@ func (r *Reviewer) lastView(
 	if err != nil {
 		return quorum.View{}, err
 	}
-	view.Nonces = append(view.Nonces, lastNonce(now)...)
+	view.Nonces = append(lastNonce(c), lastNonce(now)...)
 	view.Cluster = observation.Recent(view.Cluster, r.now())
 	view.Others = all
 	return view, nil

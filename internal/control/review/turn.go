@@ -23,7 +23,7 @@ import (
 func (r *Reviewer) turn(batch []*attempt) {
 	ctx, cancel := batchContext(batch)
 	defer cancel()
-	c := newestCluster(batch)
+	c := r.newestCluster(ctx, batch)
 	for {
 		err := r.readAndWrite(ctx, c, batch)
 		if errors.Is(err, clusterstore.ErrConflict) {
@@ -40,6 +40,8 @@ func (r *Reviewer) turn(batch []*attempt) {
 	}
 }
 
+// readAndWrite makes one attempt at a turn. It fails with clusterstore.ErrConflict if another grant
+// was written first.
 func (r *Reviewer) readAndWrite(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) error {
 	view, err := r.viewFor(ctx, c, batch)
 	if err != nil {
@@ -49,36 +51,45 @@ func (r *Reviewer) readAndWrite(ctx context.Context, c *v1alpha1.EtcdCluster, ba
 	if len(ops) == 0 {
 		return nil
 	}
-	switch _, err := r.store.Patch(ctx, c, ops); {
+	switch _, err = r.store.Patch(ctx, c, ops); {
 	case errors.Is(err, clusterstore.ErrConflict):
 		return err
 	case err != nil:
-		return fmt.Errorf("recording the grant: %w", err)
+		err = fmt.Errorf("recording the grant: %w", err)
 	}
 	for _, a := range batch {
-		if a.needsGrant {
-			a.err = nil // The grant was written.
+		if a.needsWrite {
+			a.err = err // nil if the grants were written
 		}
 	}
 	return nil
 }
 
-// viewFor reads the observations and the Nodes for the attempts. A Node that cannot be read leaves
-// time for the grant: its state is unknown.
+// viewFor reads the observations and the Nodes for the attempts. The state of a Node that cannot be
+// read is unknown.
 func (r *Reviewer) viewFor(ctx context.Context, c *v1alpha1.EtcdCluster, batch []*attempt) (quorum.View, error) {
 	names := make([]string, len(batch))
 	for i, a := range batch {
 		names[i] = a.request.Node
 	}
-	reading, cancel := ctx, context.CancelFunc(func() {})
-	if deadline, isSet := ctx.Deadline(); isSet {
-		left := time.Until(deadline)
-		reading, cancel = context.WithTimeout(ctx, max(left-grantReserve, left/2))
-	}
+	reading, cancel := readingTime(ctx)
 	defer cancel()
-	view, err := r.store.View(reading, c, nil, names...)
+	view, err := r.store.View(reading, c, names...)
 	view.Now = r.now()
 	return view, err
+}
+
+// maxReadingTime limits the reads of a turn: others with less time may wait for it.
+const maxReadingTime = 5 * time.Second
+
+// readingTime returns the context of the reads of a turn, which leave time for the grant.
+func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
+	limit := maxReadingTime
+	if deadline, isSet := ctx.Deadline(); isSet {
+		left := time.Until(deadline)
+		limit = min(limit, max(left-grantReserve, left/2))
+	}
+	return context.WithTimeout(ctx, limit)
 }
 
 // grantsOf sets the results of the attempts, and returns the patch with their grants. It is empty
@@ -87,8 +98,11 @@ func grantsOf(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	before := view.Cluster
 	var ops []clusterstore.Operation
 	for _, a := range batch {
-		view.Nonces, view.Others = a.nonces(), a.others
+		view.Nonces, view.Others = a.result().Nonces, a.others
 		grant, isNew := a.grantFrom(view)
+		if a.needsWrite = a.err == nil && (isNew || view.Cluster != before); a.needsWrite {
+			a.err = errNotRecorded
+		}
 		if !isNew {
 			continue
 		}
@@ -108,7 +122,7 @@ func grantsOf(view quorum.View, batch []*attempt) []clusterstore.Operation {
 
 // grantFrom sets the result of the attempt, and returns the grant that it needs.
 func (a *attempt) grantFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
-	a.verdict, a.err, a.needsGrant = quorum.Verdict{}, context.Cause(a.ctx), false
+	a.verdict, a.err = quorum.Verdict{}, context.Cause(a.ctx)
 	if a.err != nil {
 		return grant, false
 	}
@@ -120,7 +134,7 @@ func (a *attempt) grantFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool)
 	if a.err = requireNode(view.Nodes[a.request.Node], a.request); a.err != nil {
 		return grant, false
 	}
-	a.verdict, a.err, a.needsGrant = verdict, errNotRecorded, true
+	a.verdict = verdict
 	return quorum.With(view, grantFor(view.Cluster, a.request.UID), a.request, verdict.Members), true
 }
 
@@ -148,13 +162,22 @@ func requireNode(s observation.NodeState, req quorum.Request) error {
 	return nil
 }
 
-// newestCluster returns the newest version that an attempt of the batch knows.
-func newestCluster(batch []*attempt) *v1alpha1.EtcdCluster {
-	newest := batch[0].cluster
+// newestCluster returns the newest version that an attempt of the batch knows. For an attempt that
+// waits no longer, it is read now: watches that hang must not hide the nonces and the answers.
+func (r *Reviewer) newestCluster(ctx context.Context, batch []*attempt) *v1alpha1.EtcdCluster {
+	newest := batch[0].result().Cluster
 	for _, a := range batch[1:] {
-		if apiaccess.IsNewer(a.cluster, newest) {
-			newest = a.cluster
+		if c := a.result().Cluster; apiaccess.IsNewer(c, newest) {
+			newest = c
 		}
+	}
+	if !slices.ContainsFunc(batch, func(a *attempt) bool { return a.isLast }) {
+		return newest
+	}
+	reading, cancel := readingTime(ctx)
+	defer cancel()
+	if live, err := r.store.LiveCluster(reading, newest.Name); err == nil {
+		return live
 	}
 	return newest
 }

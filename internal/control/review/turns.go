@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -30,19 +31,19 @@ type turnQueue struct {
 	waiting []*attempt
 }
 
-// errNotRecorded is the error of an attempt until its grant is written. It stays after a panic.
+// errNotRecorded is the error of an attempt until it is decided and the grants on which its verdict
+// rests are written. It stays after a panic.
 var errNotRecorded = errors.New("recording the grant: an error of holdfast's own in another review")
 
 // An attempt is what one review wants to have decided about one cluster in a turn.
 type attempt struct {
 	ctx     context.Context //nolint:containedctx // The review that decides does so for others.
 	request quorum.Request
-	// cluster is the newest version that the review knows.
-	cluster *v1alpha1.EtcdCluster
+	// result returns the newest version of the cluster that the review knows, and the nonces that
+	// count. Each may be newer when it is the turn of the attempt.
+	result func() clusterstore.ProbeResult
 	// others are all EtcdClusters at the begin of the review.
 	others []*v1alpha1.EtcdCluster
-	// nonces is a function because observations with further nonces may arrive meanwhile.
-	nonces func() []string
 	// judge is quorum.Decide, or quorum.Force for a break-glass override.
 	judge func(quorum.View, quorum.Request) quorum.Verdict
 	// mayGrant is false if the review wants to know the verdict only.
@@ -55,8 +56,9 @@ type attempt struct {
 	done    chan struct{}
 	verdict quorum.Verdict
 	err     error
-	// needsGrant means that the verdict counts only when its grant is written.
-	needsGrant bool
+	// needsWrite means that the verdict counts only when the grants of the turn are written: its own,
+	// or one before it.
+	needsWrite bool
 }
 
 func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
@@ -65,15 +67,16 @@ func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
 // call has done so. turn sets the results.
 func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, error) {
 	a.done = make(chan struct{})
-	queue := t.add(a)
+	c := a.result().Cluster
+	queue := t.add(c.UID, a)
 	select {
 	case queue.turn <- struct{}{}:
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 		t.run(queue, a, turn)
 	case <-a.done:
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 	case <-a.ctx.Done():
-		loop.Turn(a.ctx, a.cluster.Name)
+		loop.Turn(a.ctx, c.Name)
 		t.remove(queue, a)
 		return quorum.Verdict{}, fmt.Errorf("waiting to decide after other reviews: %w", context.Cause(a.ctx))
 	}
@@ -97,13 +100,13 @@ func (t *turns) run(queue *turnQueue, a *attempt, turn func([]*attempt)) {
 	}
 }
 
-func (t *turns) add(a *attempt) *turnQueue {
+func (t *turns) add(cluster types.UID, a *attempt) *turnQueue {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	queue := t.queues[a.cluster.UID]
+	queue := t.queues[cluster]
 	if queue == nil {
 		queue = &turnQueue{turn: make(chan struct{}, 1)}
-		t.queues[a.cluster.UID] = queue
+		t.queues[cluster] = queue
 	}
 	queue.waiting = append(queue.waiting, a)
 	return queue
