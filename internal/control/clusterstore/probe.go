@@ -35,9 +35,9 @@ const (
 //
 // Every nonce makes each agent probe every member and write one object. Therefore a request waits
 // until the agents have answered the nonce before, of whatever replica, and all reviews that arrive
-// meanwhile are answered by the same one. A nonce answers a review if it was first written after the
-// review had read the object. An earlier one does not. An agent that read that may have begun its
-// probe before the review, and its member list may still contain a member that was removed in
+// meanwhile are answered by the same one. A nonce answers a review if it was first written after
+// the review had read the object. An earlier one does not. An agent that read that may have begun
+// its probe before the review, and its member list may still contain a member that was removed in
 // between.
 type ProbeRequester struct {
 	client   client.Writer
@@ -154,8 +154,8 @@ func (r *ProbeRequester) openRequest(c *v1alpha1.EtcdCluster) *ProbeRequest {
 	}
 	p := &ProbeRequest{requester: r, queue: q, uid: c.UID, read: c, answered: map[string]bool{}}
 	q.open = append(q.open, p)
-	// When the API server's etcd is restored, versions become older. So a nonce that has been known for
-	// long is not compared.
+	// When the API server's etcd is restored, versions become older. So a nonce that has been known
+	// for long is not compared.
 	if q.nonced != nil && time.Since(q.noncedAt) < r.interval && hasNewerNonce(q.nonced, c) {
 		p.adopt(q.nonced)
 	}
