@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -28,8 +29,12 @@ func TestParseDefaults(t *testing.T) {
 		guardDrains: true, maxClusters: 16, zoneLabel: "topology.kubernetes.io/zone",
 		holds:  readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
-		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
-		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, caDistributionTime: 10 * time.Minute,
+		certificates: servingcert.Options{
+			Service: "holdfast-webhook", Configuration: "holdfast", Secret: "holdfast-webhook-tls",
+			Policy: servingcert.Policy{
+				CAValidity: 43800 * time.Hour, LeafValidity: 2160 * time.Hour, Settle: 10 * time.Minute,
+			},
+		},
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
 }
@@ -59,7 +64,7 @@ func TestParse(t *testing.T) {
 		"certificate in files": {
 			"--tls-cert-file=/tls/tls.crt --tls-key-file=/tls/tls.key --service=w",
 			func(c *config) {
-				c.tlsCertFile, c.tlsKeyFile, c.service = "/tls/tls.crt", "/tls/tls.key", "w"
+				c.certificates.CertFile, c.certificates.KeyFile, c.certificates.Service = "/tls/tls.crt", "/tls/tls.key", "w"
 			},
 		},
 		"client CA": {

@@ -52,7 +52,7 @@ func newMetricsPort(
 		return p, err
 	}
 	p.handler = authorizer.Require(p.handler)
-	p.tls, err = metricsserver.SelfSigned(cfg.service)
+	p.tls, err = metricsserver.SelfSigned(cfg.certificates.Service)
 	return p, err
 }
 

@@ -17,19 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/holdfast-dev/holdfast/internal/control/admission"
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 )
-
-// certificateSource provides the serving certificate: a servingcert.Rotator or servingcert.Files.
-type certificateSource interface {
-	// Run keeps the certificate valid until the context ends.
-	Run(ctx context.Context) error
-	GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Loaded is closed when GetCertificate returns a certificate.
-	Loaded() <-chan struct{}
-	// Ready returns why calls by the API server fail.
-	Ready() error
-}
 
 // A reviewPort is the port on which the API server requests reviews. It is open only while the
 // replica can answer them: a Service uses another replica if a connection is refused, but not if
@@ -37,7 +27,7 @@ type certificateSource interface {
 type reviewPort struct {
 	config
 	reviews      *admission.Handler
-	certificates certificateSource
+	certificates *servingcert.Source
 	log          *slog.Logger
 	synced       chan struct{} // closed when the caches have synced
 	isOpen       atomic.Bool

@@ -203,24 +203,15 @@ func (r replica) addSPCInventory() error {
 	return nil
 }
 
-// newCertificates returns the source of the serving certificate: the files of the flags, or the
-// rotator.
-func (r replica) newCertificates() (certificateSource, error) {
-	if r.tlsCertFile != "" {
-		return servingcert.NewFiles(servingcert.FilesOptions{
-			CertFile: r.tlsCertFile, KeyFile: r.tlsKeyFile, Service: r.service, Namespace: r.namespace,
-			Log: r.log, Registerer: r.registry,
-		})
-	}
+// newCertificates returns the source of the serving certificate.
+func (r replica) newCertificates() (*servingcert.Source, error) {
 	uncached, err := client.NewWithWatch(r.api, client.Options{
 		Scheme: r.manager.GetScheme(), HTTPClient: r.manager.GetHTTPClient(), Mapper: r.manager.GetRESTMapper(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for the serving certificate: %w", err)
 	}
-	return servingcert.New(servingcert.Options{
-		Client: uncached, Namespace: r.namespace, Secret: r.tlsSecret, Service: r.service,
-		Configuration: r.webhookConfiguration, CAValidity: r.caValidity, LeafValidity: r.certValidity,
-		Settle: r.caDistributionTime, Log: r.log, Registerer: r.registry,
-	})
+	options := r.certificates
+	options.Namespace, options.Client, options.Log, options.Registerer = r.namespace, uncached, r.log, r.registry
+	return servingcert.New(options)
 }
