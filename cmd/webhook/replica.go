@@ -90,10 +90,7 @@ func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady
 		return err
 	}
 	port := &reviewPort{
-		config: r.config, reviews: reviews, certificates: certificates, log: r.log, synced: make(chan struct{}),
-	}
-	if err := port.addTo(r.manager); err != nil {
-		return err
+		config: r.config, reviews: reviews, certificates: certificates, log: r.log, caches: r.manager.GetCache(),
 	}
 	// Reviews need the caches, the certificate and the leader's loop. These run until the port
 	// is closed, which ends the group. If one of them fails, the port lingers.

@@ -130,7 +130,7 @@ func TestServe(t *testing.T) {
 			})
 			var server, client errgroup.Group
 			server.Go(func() error {
-				return cli.Serve(ctx, cli.NewServer(handler, slog.New(slog.DiscardHandler)), listener, drain)
+				return cli.Port{Handler: handler, Drain: drain, Log: slog.New(slog.DiscardHandler)}.Serve(ctx, listener)
 			})
 			client.Go(func() error {
 				response, err := http.Get("http://" + listener.Addr().String())
