@@ -114,8 +114,8 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	group.Go(func() error {
 		stopping, cancel := withEnd(running, ctx, 0)
 		defer cancel()
-		server := webhookServer{config: cfg, api: api, log: log, registry: registry}
-		return server.run(stopping, func(check func() error) { ready.Store(&check) })
+		r := replica{config: cfg, api: api, log: log, registry: registry}
+		return r.run(stopping, func(check func() error) { ready.Store(&check) })
 	})
 	err = group.Wait()
 	if ctx.Err() != nil {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -27,10 +30,14 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// A replica builds the parts of the webhook that share the manager, the store and the recorder of
-// events.
+// A replica builds the parts of the webhook and runs them.
 type replica struct {
-	webhookServer
+	config
+	api      *rest.Config
+	log      *slog.Logger
+	registry prometheus.Registerer
+
+	// The parts share these, which run creates.
 	manager  manager.Manager
 	store    *clusterstore.Store
 	core     typedcorev1.CoreV1Interface
