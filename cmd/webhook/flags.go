@@ -2,7 +2,6 @@ package main
 
 import (
 	"flag"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -55,13 +54,13 @@ type flags struct {
 	onStuckHold             string
 	doomedTaints, awayMarks []string
 	logFlags                cli.LogFlags
-	// given are the names of the flags on the command line.
-	given map[string]bool
+	set                     *flag.FlagSet // was parsed
 }
 
 // flagSet declares every flag. Their help is in usage.go.
 func (f *flags) flagSet() *flag.FlagSet {
 	set := cli.NewFlagSet("holdfast-webhook")
+	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&f.namespace, "namespace", "holdfast-system", "")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "")
@@ -115,21 +114,10 @@ func appendTo(list *[]string) func(string) error {
 // parse returns the checked flags, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
 	var f flags
-	set := f.flagSet()
-	if err := cli.ParseFlags(set, args, "--namespace=NAME"); err != nil {
-		return config{}, err
-	}
-	f.given = map[string]bool{}
-	set.Visit(func(given *flag.Flag) { f.given[given.Name] = true })
-	for _, step := range []func(*flags) error{
+	err := cli.ParseFlags(f.flagSet(), args, "--namespace=NAME", &f,
 		checkNames, checkTimes, completeDepartures, completeHolds, checkAddresses, checkTLSFiles, checkClientCA,
-		completeSPC, completeLog,
-	} {
-		if err := step(&f); err != nil {
-			return config{}, err
-		}
-	}
-	return f.config, nil
+		completeSPC, completeLog)
+	return f.config, err
 }
 
 func checkNames(f *flags) error {
@@ -277,22 +265,15 @@ func checkAddresses(f *flags) error {
 		return cli.UsageErrorf("--metrics-secure has no effect without --metrics-listen; " +
 			"add an address such as :8080, or remove --metrics-secure")
 	}
-	for _, a := range []struct {
-		flag, value string
-		optional    bool
-	}{
-		{"--listen", f.listen, false},
-		{"--metrics-listen", f.metricsListen, true},
-		{"--health-listen", f.healthListen, true},
-	} {
-		if a.value == "" && a.optional {
-			continue
-		}
-		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil || a.value == "" {
-			return cli.UsageErrorf("%s=%q is not an address with a port, such as :9443 or 10.0.0.1:9443", a.flag, a.value)
-		}
+	const example = ":9443 or 10.0.0.1:9443"
+	err := cli.CheckAddress("--listen", f.listen, example)
+	if err == nil && f.metricsListen != "" {
+		err = cli.CheckAddress("--metrics-listen", f.metricsListen, example)
 	}
-	return nil
+	if err == nil && f.healthListen != "" {
+		err = cli.CheckAddress("--health-listen", f.healthListen, example)
+	}
+	return err
 }
 
 // checkTLSFiles checks that the flags of the two kinds of serving certificate are not mixed. The
@@ -305,13 +286,15 @@ func checkTLSFiles(f *flags) error {
 		return cli.UsageErrorf("--tls-cert-file and --tls-key-file belong together; set both, " +
 			"or none to let the webhook issue its certificate")
 	}
-	for _, name := range []string{"tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration"} {
-		if f.given[name] {
-			return cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
-				"remove one of them", name)
+	var err error
+	f.set.Visit(func(given *flag.Flag) {
+		switch given.Name {
+		case "tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration":
+			err = cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
+				"remove one of them", given.Name)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 func checkClientCA(f *flags) error {

@@ -76,9 +76,10 @@ func NewFlagSet(name string) *flag.FlagSet {
 	return set
 }
 
-// ParseFlags parses arguments that are all flags. The error is a usage error, or
-// flag.ErrHelp. The example is a flag that the command takes.
-func ParseFlags(set *flag.FlagSet, args []string, example string) error {
+// ParseFlags parses arguments that are all flags. Then it runs the steps that check and complete
+// their values, until one fails. The error is a usage error, or flag.ErrHelp. The example is a flag
+// that the command takes.
+func ParseFlags[V any](set *flag.FlagSet, args []string, example string, values V, steps ...func(V) error) error {
 	switch err := set.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err
@@ -86,6 +87,11 @@ func ParseFlags(set *flag.FlagSet, args []string, example string) error {
 		return UsageErrorf("%v", err)
 	case set.NArg() > 0:
 		return UsageErrorf("unexpected argument %q; %s has flags only, such as %s", set.Arg(0), set.Name(), example)
+	}
+	for _, step := range steps {
+		if err := step(values); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -24,6 +24,14 @@ type Port struct {
 	Log   *slog.Logger
 }
 
+// CheckAddress returns a usage error unless the value of a flag is an address with a port.
+func CheckAddress(name, value, example string) error {
+	if _, err := net.ResolveTCPAddr("tcp", value); err != nil || value == "" {
+		return UsageErrorf("%s=%q is not an address with a port, such as %s", name, value, example)
+	}
+	return nil
+}
+
 // Run opens the port and answers requests until ctx ends.
 func (p Port) Run(ctx context.Context) error {
 	listener, err := p.Listen(ctx)

@@ -254,8 +254,8 @@ func Handler(metrics prometheus.Gatherer, log *slog.Logger) http.Handler {
 	return mux
 }
 
-// Secure returns the handler for clients that an Authorizer admits, and the TLS configuration of its
-// port: see NewAuthorizer and SelfSigned.
+// Secure returns a handler for the clients that an Authorizer admits, and the TLS configuration
+// of its port: see NewAuthorizer and SelfSigned.
 func Secure(
 	metrics http.Handler, api *rest.Config, host string, log *slog.Logger,
 ) (http.Handler, *tls.Config, error) {
