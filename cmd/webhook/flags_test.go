@@ -161,6 +161,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--metrics-secure --metrics-listen=", "--metrics-secure has no effect without --metrics-listen"},
 		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address with a port`},
 		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
+		{"--cert-validity=-1h", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
+		{"--cert-settle=-1s", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
 		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},
 		{"--cert-validity=1h --cert-settle=21m", "--cert-settle=21m0s is more than a third of --cert-validity=1h0m0s"},
 		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},

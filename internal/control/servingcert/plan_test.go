@@ -136,6 +136,7 @@ func TestServed(t *testing.T) {
 		"lost caBundles":         {stateAt(minute, steady), served, nil, notTrusted},
 		"replaced caBundles":     {stateAt(minute, restored, next), issueAt(t, lost, start), next, notTrusted},
 		"CA has expired":         {stateAt(old.Leaf.NotAfter, rotating, next, old), oldServed, next, expired},
+		"no configuration":       {rotationState{authorities: steady, now: minute}, nil, nil, "no webhook is configured"},
 		"clock was ahead":        {stateAt(start, steady, ca), issueAt(t, ca, start.Add(2*time.Hour)), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
