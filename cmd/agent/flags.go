@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"flag"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -175,18 +174,10 @@ func (f *flags) flagSet() *flag.FlagSet {
 // parse returns the checked flags of `holdfast-agent run`, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
 	var f flags
-	if err := cli.ParseFlags(f.flagSet(), args, "--node=NAME"); err != nil {
-		return config{}, err
-	}
-	for _, step := range []func(*flags) error{
+	err := cli.ParseFlags(f.flagSet(), args, "--node=NAME", &f,
 		checkNode, completeHost, completeHold, completeGates, completeEtcd, checkTimes, completeOutput,
-		completeInventory,
-	} {
-		if err := step(&f); err != nil {
-			return config{}, err
-		}
-	}
-	return f.config, nil
+		completeInventory)
+	return f.config, err
 }
 
 func checkNode(f *flags) error {
@@ -324,18 +315,13 @@ func completeOutput(f *flags) (err error) {
 	if f.log, err = f.logFlags.Options(); err != nil {
 		return err
 	}
-	for _, a := range []struct{ flag, value, example string }{
-		{"--health-listen", f.healthListen, "127.0.0.1:11877"}, {"--metrics-listen", f.metricsListen, ":11878"},
-	} {
-		if a.value == "" {
-			continue
-		}
-		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil {
-			return cli.UsageErrorf("%s=%q is not an address with a port, such as %s, and not empty: %v",
-				a.flag, a.value, a.example, err)
-		}
+	if f.healthListen != "" {
+		err = cli.CheckAddress("--health-listen", f.healthListen, "127.0.0.1:11877")
 	}
-	return nil
+	if err == nil && f.metricsListen != "" {
+		err = cli.CheckAddress("--metrics-listen", f.metricsListen, ":11878")
+	}
+	return err
 }
 
 func completeInventory(f *flags) error {

@@ -98,18 +98,11 @@ func (i *inspectFlags) flagSet() *flag.FlagSet {
 
 func parseInspect(args []string) (inspectFlags, error) {
 	var i inspectFlags
-	if err := cli.ParseFlags(i.flagSet(), args, "-o json"); err != nil {
-		return i, err
+	err := cli.ParseFlags(i.flagSet(), args, "-o json", &i.flags, completeHost, completeGates, completeEtcd, checkTimes)
+	if err == nil && i.output != "text" && i.output != "json" {
+		err = cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
 	}
-	if i.output != "text" && i.output != "json" {
-		return i, cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
-	}
-	for _, step := range []func(*flags) error{completeHost, completeGates, completeEtcd, checkTimes} {
-		if err := step(&i.flags); err != nil {
-			return i, err
-		}
-	}
-	return i, nil
+	return i, err
 }
 
 // inspect prints what the agent observes on this host, and what it would do.

@@ -13,7 +13,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -107,18 +106,19 @@ func run(ctx context.Context, cfg config, log *slog.Logger) error {
 		return err
 	}
 	log.InfoContext(ctx, "agent starting", "version", cli.Version(version))
-	registry, err := newRegistry(nodeAgent, prober)
+	registry, err := metricsserver.NewRegistry("agent", cli.Version(version), nodeAgent, prober,
+		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()))
 	if err != nil {
 		return err
 	}
-	ports, err := openPorts(cfg, nodeAgent.Healthy, metricsserver.Handler(registry, log), log)
+	ports, err := newPorts(cfg, nodeAgent.Healthy, metricsserver.Handler(registry, log), log)
 	if err != nil {
 		return err
 	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return nodeAgent.Run(running) })
 	for _, p := range ports {
-		group.Go(func() error { return p.serve(running, log) })
+		group.Go(func() error { return keepServing(running, p) })
 	}
 	err = group.Wait()
 	if ctx.Err() != nil {
@@ -177,17 +177,4 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 			"or use `holdfast-agent inspect`, which needs no cluster")
 	}
 	return config, err
-}
-
-// newRegistry returns the metrics of the agent's parts and of its process.
-func newRegistry(parts ...prometheus.Collector) (*prometheus.Registry, error) {
-	registry := prometheus.NewRegistry()
-	for _, part := range append(parts, metricsserver.NewBuildInfo("agent", cli.Version(version)),
-		collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})) {
-		if err := registry.Register(part); err != nil {
-			return nil, fmt.Errorf("registering metrics: %w", err)
-		}
-	}
-	return registry, nil
 }

@@ -281,12 +281,12 @@ func TestHealth(t *testing.T) {
 	first, second := make(chan error, 1), make(chan error, 1)
 	serve := func(ended chan error, log io.Writer) {
 		logger := slog.New(slog.NewTextHandler(log, nil))
-		ports, err := openPorts(config{healthListen: address}, check, http.NotFoundHandler(), logger)
+		ports, err := newPorts(config{healthListen: address}, check, http.NotFoundHandler(), logger)
 		if err != nil {
 			ended <- err
 			return
 		}
-		ended <- ports[0].serve(ctx, logger)
+		ended <- keepServing(ctx, ports[0])
 	}
 	hasStatus := func(status int) func() bool {
 		return func() bool { return httpStatus("http://"+address+"/healthz") == status }

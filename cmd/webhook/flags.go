@@ -2,7 +2,6 @@ package main
 
 import (
 	"flag"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
@@ -38,11 +38,7 @@ type config struct {
 
 	listen, metricsListen, healthListen string
 	metricsSecure                       bool
-	service, webhookConfiguration       string
-	tlsCertFile, tlsKeyFile             string
-	tlsSecret                           string
-	caValidity, certValidity            time.Duration
-	caDistributionTime                  time.Duration
+	certificates                        servingcert.Options
 	clientCAFile, clientName            string
 
 	spc          spcapi.Options
@@ -58,13 +54,13 @@ type flags struct {
 	onStuckHold             string
 	doomedTaints, awayMarks []string
 	logFlags                cli.LogFlags
-	// given are the names of the flags on the command line.
-	given map[string]bool
+	set                     *flag.FlagSet // was parsed
 }
 
 // flagSet declares every flag. Their help is in usage.go.
 func (f *flags) flagSet() *flag.FlagSet {
 	set := cli.NewFlagSet("holdfast-webhook")
+	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&f.namespace, "namespace", "holdfast-system", "")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "")
@@ -85,14 +81,14 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.metricsListen, "metrics-listen", ":8080", "")
 	set.BoolVar(&f.metricsSecure, "metrics-secure", false, "")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "")
-	set.StringVar(&f.service, "service", "holdfast-webhook", "")
-	set.StringVar(&f.webhookConfiguration, "webhook-configuration", "holdfast", "")
-	set.StringVar(&f.tlsCertFile, "tls-cert-file", "", "")
-	set.StringVar(&f.tlsKeyFile, "tls-key-file", "", "")
-	set.StringVar(&f.tlsSecret, "tls-secret", "holdfast-webhook-tls", "")
-	set.DurationVar(&f.caValidity, "ca-validity", 5*365*24*time.Hour, "")
-	set.DurationVar(&f.certValidity, "cert-validity", 90*24*time.Hour, "")
-	set.DurationVar(&f.caDistributionTime, "cert-settle", 10*time.Minute, "")
+	set.StringVar(&f.certificates.Service, "service", "holdfast-webhook", "")
+	set.StringVar(&f.certificates.Configuration, "webhook-configuration", "holdfast", "")
+	set.StringVar(&f.certificates.CertFile, "tls-cert-file", "", "")
+	set.StringVar(&f.certificates.KeyFile, "tls-key-file", "", "")
+	set.StringVar(&f.certificates.Secret, "tls-secret", "holdfast-webhook-tls", "")
+	set.DurationVar(&f.certificates.Policy.CAValidity, "ca-validity", 5*365*24*time.Hour, "")
+	set.DurationVar(&f.certificates.Policy.LeafValidity, "cert-validity", 90*24*time.Hour, "")
+	set.DurationVar(&f.certificates.Policy.Settle, "cert-settle", 10*time.Minute, "")
 	set.StringVar(&f.clientCAFile, "client-ca-file", "", "")
 	set.StringVar(&f.clientName, "client-name", "", "")
 	set.StringVar(&f.spc.BaseURL, "spc-url", "", "")
@@ -118,21 +114,10 @@ func appendTo(list *[]string) func(string) error {
 // parse returns the checked flags, a usage error, or flag.ErrHelp.
 func parse(args []string) (config, error) {
 	var f flags
-	set := f.flagSet()
-	if err := cli.ParseFlags(set, args, "--namespace=NAME"); err != nil {
-		return config{}, err
-	}
-	f.given = map[string]bool{}
-	set.Visit(func(given *flag.Flag) { f.given[given.Name] = true })
-	for _, step := range []func(*flags) error{
+	err := cli.ParseFlags(f.flagSet(), args, "--namespace=NAME", &f,
 		checkNames, checkTimes, completeDepartures, completeHolds, checkAddresses, checkTLSFiles, checkClientCA,
-		completeSPC, completeLog,
-	} {
-		if err := step(&f); err != nil {
-			return config{}, err
-		}
-	}
-	return f.config, nil
+		completeSPC, completeLog)
+	return f.config, err
 }
 
 func checkNames(f *flags) error {
@@ -141,9 +126,9 @@ func checkNames(f *flags) error {
 		problems    func(string) []string
 	}{
 		{"--namespace", f.namespace, validation.IsDNS1123Label},
-		{"--service", f.service, validation.IsDNS1035Label},
-		{"--webhook-configuration", f.webhookConfiguration, validation.IsDNS1123Subdomain},
-		{"--tls-secret", f.tlsSecret, validation.IsDNS1123Subdomain},
+		{"--service", f.certificates.Service, validation.IsDNS1035Label},
+		{"--webhook-configuration", f.certificates.Configuration, validation.IsDNS1123Subdomain},
+		{"--tls-secret", f.certificates.Secret, validation.IsDNS1123Subdomain},
 		{"--spc-inventory", f.spcInventory, validation.IsDNS1123Subdomain},
 	} {
 		if problems := n.problems(n.value); len(problems) > 0 {
@@ -157,7 +142,8 @@ func checkNames(f *flags) error {
 }
 
 func checkTimes(f *flags) error {
-	switch {
+	policy := f.certificates.Policy
+	switch ca, leaf, settle := policy.CAValidity, policy.LeafValidity, policy.Settle; {
 	case f.observerWait < 100*time.Millisecond || f.observerWait > 5*time.Second:
 		return cli.UsageErrorf("--observer-wait=%s is out of range; use 100ms to 5s, because a review takes 8s at most",
 			f.observerWait)
@@ -168,14 +154,14 @@ func checkTimes(f *flags) error {
 		return cli.UsageErrorf("--max-etcd-clusters=%d is out of range; use 1 to 256", f.maxClusters)
 	case f.leaseDuration < 3*time.Second || f.leaseDuration > 10*time.Minute:
 		return cli.UsageErrorf("--lease-duration=%s is out of range; use 3s to 10m", f.leaseDuration)
-	case f.caValidity <= 0 || f.certValidity <= 0 || f.caDistributionTime <= 0:
+	case ca <= 0 || leaf <= 0 || settle <= 0:
 		return cli.UsageErrorf("--ca-validity, --cert-validity and --cert-settle must be above 0")
-	case f.certValidity > f.caValidity/2:
+	case leaf > ca/2:
 		return cli.UsageErrorf("--cert-validity=%s is more than half of --ca-validity=%s; "+
-			"the certificate could be valid longer than its authority", f.certValidity, f.caValidity)
-	case f.caDistributionTime > f.certValidity/3:
+			"the certificate could be valid longer than its authority", leaf, ca)
+	case settle > leaf/3:
 		return cli.UsageErrorf("--cert-settle=%s is more than a third of --cert-validity=%s; "+
-			"the certificate would expire during its renewal", f.caDistributionTime, f.certValidity)
+			"the certificate would expire during its renewal", settle, leaf)
 	}
 	return nil
 }
@@ -279,41 +265,36 @@ func checkAddresses(f *flags) error {
 		return cli.UsageErrorf("--metrics-secure has no effect without --metrics-listen; " +
 			"add an address such as :8080, or remove --metrics-secure")
 	}
-	for _, a := range []struct {
-		flag, value string
-		optional    bool
-	}{
-		{"--listen", f.listen, false},
-		{"--metrics-listen", f.metricsListen, true},
-		{"--health-listen", f.healthListen, true},
-	} {
-		if a.value == "" && a.optional {
-			continue
-		}
-		if _, err := net.ResolveTCPAddr("tcp", a.value); err != nil || a.value == "" {
-			return cli.UsageErrorf("%s=%q is not an address with a port, such as :9443 or 10.0.0.1:9443", a.flag, a.value)
-		}
+	const example = ":9443 or 10.0.0.1:9443"
+	err := cli.CheckAddress("--listen", f.listen, example)
+	if err == nil && f.metricsListen != "" {
+		err = cli.CheckAddress("--metrics-listen", f.metricsListen, example)
 	}
-	return nil
+	if err == nil && f.healthListen != "" {
+		err = cli.CheckAddress("--health-listen", f.healthListen, example)
+	}
+	return err
 }
 
 // checkTLSFiles checks that the flags of the two kinds of serving certificate are not mixed. The
 // files may not exist yet.
 func checkTLSFiles(f *flags) error {
-	if f.tlsCertFile == "" && f.tlsKeyFile == "" {
+	switch cert, key := f.certificates.CertFile, f.certificates.KeyFile; {
+	case cert == "" && key == "":
 		return nil
-	}
-	if f.tlsCertFile == "" || f.tlsKeyFile == "" {
+	case cert == "" || key == "":
 		return cli.UsageErrorf("--tls-cert-file and --tls-key-file belong together; set both, " +
 			"or none to let the webhook issue its certificate")
 	}
-	for _, name := range []string{"tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration"} {
-		if f.given[name] {
-			return cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
-				"remove one of them", name)
+	var err error
+	f.set.Visit(func(given *flag.Flag) {
+		switch given.Name {
+		case "tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration":
+			err = cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
+				"remove one of them", given.Name)
 		}
-	}
-	return nil
+	})
+	return err
 }
 
 func checkClientCA(f *flags) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -28,8 +29,12 @@ func TestParseDefaults(t *testing.T) {
 		guardDrains: true, maxClusters: 16, zoneLabel: "topology.kubernetes.io/zone",
 		holds:  readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
-		service: "holdfast-webhook", webhookConfiguration: "holdfast", tlsSecret: "holdfast-webhook-tls",
-		caValidity: 43800 * time.Hour, certValidity: 2160 * time.Hour, caDistributionTime: 10 * time.Minute,
+		certificates: servingcert.Options{
+			Service: "holdfast-webhook", Configuration: "holdfast", Secret: "holdfast-webhook-tls",
+			Policy: servingcert.Policy{
+				CAValidity: 43800 * time.Hour, LeafValidity: 2160 * time.Hour, Settle: 10 * time.Minute,
+			},
+		},
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
 }
@@ -59,7 +64,7 @@ func TestParse(t *testing.T) {
 		"certificate in files": {
 			"--tls-cert-file=/tls/tls.crt --tls-key-file=/tls/tls.key --service=w",
 			func(c *config) {
-				c.tlsCertFile, c.tlsKeyFile, c.service = "/tls/tls.crt", "/tls/tls.key", "w"
+				c.certificates.CertFile, c.certificates.KeyFile, c.certificates.Service = "/tls/tls.crt", "/tls/tls.key", "w"
 			},
 		},
 		"client CA": {
@@ -156,6 +161,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--metrics-secure --metrics-listen=", "--metrics-secure has no effect without --metrics-listen"},
 		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address with a port`},
 		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
+		{"--cert-validity=-1h", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
+		{"--cert-settle=-1s", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
 		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},
 		{"--cert-validity=1h --cert-settle=21m", "--cert-settle=21m0s is more than a third of --cert-validity=1h0m0s"},
 		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},

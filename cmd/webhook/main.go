@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -86,10 +85,6 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ports, err := openListeners(ctx, cfg)
-	if err != nil {
-		return err
-	}
 	log.InfoContext(ctx, "webhook starting", "version", cli.Version(version), "api_server", api.Host)
 	if cfg.clientCAFile == "" {
 		log.WarnContext(ctx, "the webhook does not authenticate its clients; every client of its port can cause grants",
@@ -99,29 +94,30 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	// Serve health from the start: a webhook that waits for the API server is alive, but not ready.
 	var ready atomic.Pointer[func() error]
 	check := readyCheck(ctx, &ready)
-	registry := newRegistry(check)
+	registry, err := newRegistry(check)
+	if err != nil {
+		return err
+	}
 	metrics, err := newMetricsPort(cfg, api, registry, log)
 	if err != nil {
-		return errors.Join(err, ports.close())
+		return err
+	}
+	health := cli.Port{
+		Flag: "--health-listen", Address: cfg.healthListen, Handler: healthHandler(check), Drain: drainTime, Log: log,
 	}
 	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
-	if ports.health != nil {
-		group.Go(func() error {
-			return cli.Serve(running, cli.NewServer(healthHandler(check), log), ports.health, drainTime)
-		})
-	}
-	if ports.metrics != nil {
-		group.Go(func() error {
-			return cli.Serve(running, cli.NewServer(metrics.handler, log), metrics.wrap(ports.metrics), drainTime)
-		})
+	for _, port := range []cli.Port{metrics, health} {
+		if port.Address != "" {
+			group.Go(func() error { return port.Run(running) })
+		}
 	}
 	group.Go(func() error {
 		stopping, cancel := withEnd(running, ctx, 0)
 		defer cancel()
-		server := webhookServer{config: cfg, api: api, log: log, registry: registry}
-		return server.run(stopping, func(check func() error) { ready.Store(&check) })
+		r := replica{config: cfg, api: api, log: log, registry: registry}
+		return r.run(stopping, func(check func() error) { ready.Store(&check) })
 	})
-	err = errors.Join(group.Wait(), ports.close())
+	err = group.Wait()
 	if ctx.Err() != nil {
 		log.InfoContext(context.WithoutCancel(ctx), "webhook stopped")
 		return nil
@@ -161,44 +157,4 @@ func healthHandler(ready func() error) http.Handler {
 	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
 	mux.HandleFunc("GET /readyz", cli.CheckHandler(ready))
 	return mux
-}
-
-// listeners are the ports for metrics and health. A port that is not wanted is nil.
-type listeners struct{ metrics, health net.Listener }
-
-// openListeners opens these ports before anything else starts, to report a port that is in
-// use immediately. The port for reviews is opened when the webhook can review.
-func openListeners(ctx context.Context, cfg config) (listeners, error) {
-	var l listeners
-	for _, port := range []struct {
-		flag, address string
-		listener      *net.Listener
-	}{
-		{"--metrics-listen", cfg.metricsListen, &l.metrics},
-		{"--health-listen", cfg.healthListen, &l.health},
-	} {
-		if port.address == "" {
-			continue
-		}
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", port.address)
-		if err != nil {
-			return listeners{}, errors.Join(fmt.Errorf("listening on %s: %w", port.flag, err), l.close())
-		}
-		*port.listener = listener
-	}
-	return l, nil
-}
-
-// close closes the listeners that no server has closed.
-func (l listeners) close() error {
-	var errs []error
-	for _, listener := range []net.Listener{l.metrics, l.health} {
-		if listener == nil {
-			continue
-		}
-		if err := listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -7,29 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/holdfast-dev/holdfast/internal/control/admission"
+	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
-
-// certificateSource provides the serving certificate: a servingcert.Rotator or servingcert.Files.
-type certificateSource interface {
-	// Run keeps the certificate valid until the context ends.
-	Run(ctx context.Context) error
-	GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Loaded is closed when GetCertificate returns a certificate.
-	Loaded() <-chan struct{}
-	// Ready returns why calls by the API server fail.
-	Ready() error
-}
 
 // A reviewPort is the port on which the API server requests reviews. It is open only while the
 // replica can answer them: a Service uses another replica if a connection is refused, but not if
@@ -37,30 +27,16 @@ type certificateSource interface {
 type reviewPort struct {
 	config
 	reviews      *admission.Handler
-	certificates certificateSource
+	certificates *servingcert.Source
 	log          *slog.Logger
-	synced       chan struct{} // closed when the caches have synced
-	isOpen       atomic.Bool
-}
+	caches       cache.Cache
 
-// addTo makes the manager report when its caches have synced.
-func (p *reviewPort) addTo(m manager.Manager) error {
-	err := m.Add(everyReplica(func(ctx context.Context) error {
-		close(p.synced) // The manager starts this function after its caches have synced.
-		<-ctx.Done()
-		return nil
-	}))
-	if err != nil {
-		return fmt.Errorf("adding the check for synced caches: %w", err)
-	}
-	return nil
+	isSynced, isOpen atomic.Bool
 }
 
 // ready returns an error with the reason if the replica cannot answer reviews.
 func (p *reviewPort) ready() error {
-	select {
-	case <-p.synced:
-	default:
+	if !p.isSynced.Load() {
 		return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
 	}
 	if err := p.certificates.Ready(); err != nil {
@@ -81,29 +57,31 @@ func (p *reviewPort) ready() error {
 func (p *reviewPort) serve(sigterm, parts context.Context) error {
 	starting, cancel := withEnd(parts, sigterm, 0)
 	defer cancel()
-	for _, needed := range []<-chan struct{}{p.synced, p.certificates.Loaded()} {
-		select {
-		case <-starting.Done():
-			return context.Cause(starting)
-		case <-needed:
-		}
+	if !p.caches.WaitForCacheSync(starting) {
+		return context.Cause(starting)
+	}
+	p.isSynced.Store(true)
+	if err := loop.Await(starting, "the serving certificate", p.certificates.Loaded()); err != nil {
+		return err
 	}
 	mux := http.NewServeMux()
 	if err := p.reviews.Mount(mux); err != nil {
 		return err
 	}
-	server := cli.NewServer(closeConnections(starting, mux), p.log)
-	listener, err := new(net.ListenConfig).Listen(starting, "tcp", p.listen)
+	port := cli.Port{
+		Flag: "--listen", Address: p.listen, Handler: closeConnections(starting, mux),
+		TLS: tlsConfig(p.config, p.certificates.GetCertificate), Drain: drainTime, Log: p.log,
+	}
+	listener, err := port.Listen(starting)
 	if err != nil {
-		return fmt.Errorf("listening on --listen: %w", err)
+		return err
 	}
 	p.isOpen.Store(true)
 	failing, cancel := withEnd(context.WithoutCancel(sigterm), parts, failureLingerTime)
 	defer cancel()
 	lingering, cancel := withEnd(failing, sigterm, lingerTime)
 	defer cancel()
-	listener = tls.NewListener(listener, tlsConfig(p.config, p.certificates.GetCertificate))
-	return cli.Serve(lingering, server, listener, drainTime)
+	return port.Serve(lingering, listener)
 }
 
 // closeConnections closes each connection after its next answer, once ctx has ended. Then few

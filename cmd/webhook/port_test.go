@@ -237,8 +237,8 @@ func sendRequest(t *testing.T, config *tls.Config, serving *pki.CA, sent []tls.C
 	var g errgroup.Group
 	g.Go(func() error {
 		handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-		server := cli.NewServer(handler, slog.New(slog.DiscardHandler))
-		return cli.Serve(ctx, server, tls.NewListener(listener, config), drainTime)
+		port := cli.Port{Handler: handler, Drain: drainTime, Log: slog.New(slog.DiscardHandler)}
+		return port.Serve(ctx, tls.NewListener(listener, config))
 	})
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(serving.PEM()))

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -27,10 +30,14 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
-// A replica builds the parts of the webhook that share the manager, the store and the recorder of
-// events.
+// A replica builds the parts of the webhook and runs them.
 type replica struct {
-	webhookServer
+	config
+	api      *rest.Config
+	log      *slog.Logger
+	registry prometheus.Registerer
+
+	// The parts share these, which run creates.
 	manager  manager.Manager
 	store    *clusterstore.Store
 	core     typedcorev1.CoreV1Interface
@@ -90,10 +97,7 @@ func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady
 		return err
 	}
 	port := &reviewPort{
-		config: r.config, reviews: reviews, certificates: certificates, log: r.log, synced: make(chan struct{}),
-	}
-	if err := port.addTo(r.manager); err != nil {
-		return err
+		config: r.config, reviews: reviews, certificates: certificates, log: r.log, caches: r.manager.GetCache(),
 	}
 	// Reviews need the caches, the certificate and the leader's loop. These run until the port
 	// is closed, which ends the group. If one of them fails, the port lingers.
@@ -203,24 +207,15 @@ func (r replica) addSPCInventory() error {
 	return nil
 }
 
-// newCertificates returns the source of the serving certificate: the files of the flags, or the
-// rotator.
-func (r replica) newCertificates() (certificateSource, error) {
-	if r.tlsCertFile != "" {
-		return servingcert.NewFiles(servingcert.FilesOptions{
-			CertFile: r.tlsCertFile, KeyFile: r.tlsKeyFile, Service: r.service, Namespace: r.namespace,
-			Log: r.log, Registerer: r.registry,
-		})
-	}
+// newCertificates returns the source of the serving certificate.
+func (r replica) newCertificates() (*servingcert.Source, error) {
 	uncached, err := client.NewWithWatch(r.api, client.Options{
 		Scheme: r.manager.GetScheme(), HTTPClient: r.manager.GetHTTPClient(), Mapper: r.manager.GetRESTMapper(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for the serving certificate: %w", err)
 	}
-	return servingcert.New(servingcert.Options{
-		Client: uncached, Namespace: r.namespace, Secret: r.tlsSecret, Service: r.service,
-		Configuration: r.webhookConfiguration, CAValidity: r.caValidity, LeafValidity: r.certValidity,
-		Settle: r.caDistributionTime, Log: r.log, Registerer: r.registry,
-	})
+	options := r.certificates
+	options.Namespace, options.Client, options.Log, options.Registerer = r.namespace, uncached, r.log, r.registry
+	return servingcert.New(options)
 }

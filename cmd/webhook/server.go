@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
@@ -33,48 +32,36 @@ const (
 	rememberedEvents = 256
 )
 
-// webhookServer builds the parts of one replica and runs them.
-type webhookServer struct {
-	config
-	api      *rest.Config
-	log      *slog.Logger
-	registry prometheus.Registerer
-}
-
 // run waits for the API server, then builds the parts and runs them until ctx ends and the
 // last review is answered. It passes setReady a check of whether the replica can answer
 // reviews.
-func (s webhookServer) run(ctx context.Context, setReady func(func() error)) error {
-	if err := waitForAPI(ctx, s.api, s.log); err != nil {
+func (r replica) run(ctx context.Context, setReady func(func() error)) error {
+	if err := waitForAPI(ctx, r.api, r.log); err != nil {
 		return err
 	}
 	objects := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(objects), v1alpha1.AddToScheme(objects)); err != nil {
 		return fmt.Errorf("registering the API types: %w", err)
 	}
-	m, err := s.newManager(objects)
-	if err != nil {
+	var err error
+	if r.manager, err = r.newManager(objects); err != nil {
 		return err
 	}
 	// The recorder must outlive ctx: the last reviews are answered after ctx has ended.
 	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: rememberedEvents}))
 	defer events.Shutdown()
-	core, err := typedcorev1.NewForConfigAndClient(s.api, m.GetHTTPClient())
-	if err != nil {
+	if r.core, err = typedcorev1.NewForConfigAndClient(r.api, r.manager.GetHTTPClient()); err != nil {
 		return fmt.Errorf("creating a client for events: %w", err)
 	}
-	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: core.Events("")})
-	store, err := clusterstore.New(ctx, clusterstore.Options{
-		Client: m.GetClient(), Reader: m.GetAPIReader(), Cache: m.GetCache(),
-		MinRemainingTolerance: s.tolerance, Departures: s.departures, ZoneLabel: s.zoneLabel, Registerer: s.registry,
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.core.Events("")})
+	r.recorder = events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"})
+	r.store, err = clusterstore.New(ctx, clusterstore.Options{
+		Client: r.manager.GetClient(), Reader: r.manager.GetAPIReader(), Cache: r.manager.GetCache(),
+		MinRemainingTolerance: r.tolerance, Departures: r.departures, ZoneLabel: r.zoneLabel, Registerer: r.registry,
 	})
 	if err != nil {
 		return err
-	}
-	r := replica{
-		webhookServer: s, manager: m, store: store, core: core,
-		recorder: events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"}),
 	}
 	reviews, err := r.addLoops()
 	if err != nil {
@@ -85,23 +72,23 @@ func (s webhookServer) run(ctx context.Context, setReady func(func() error)) err
 
 // newManager returns the manager of caches and leader election. The manager opens no
 // ports: its servers would cut off running reviews on shutdown.
-func (s webhookServer) newManager(objects *runtime.Scheme) (manager.Manager, error) {
+func (r replica) newManager(objects *runtime.Scheme) (manager.Manager, error) {
 	// These times are long because the API server may use the etcd cluster under review,
 	// which needs seconds to elect a leader. A webhook that stops gives its Lease back,
 	// so the next leader does not wait.
-	renew, retry := s.leaseDuration*2/3, s.leaseDuration/12
+	renew, retry := r.leaseDuration*2/3, r.leaseDuration/12
 	grace := drainTime
 	// The summary of SPC reads labels and conditions of all Nodes.
 	trimmer := clusterstore.Trimmer{
-		Departures: s.departures, ZoneLabel: s.zoneLabel, Zones: &clusterstore.ZoneLabels{},
-		KeepMetadata: isSPCConfigured(s.spc),
+		Departures: r.departures, ZoneLabel: r.zoneLabel, Zones: &clusterstore.ZoneLabels{},
+		KeepMetadata: isSPCConfigured(r.spc),
 	}
-	m, err := manager.New(s.api, manager.Options{
+	m, err := manager.New(r.api, manager.Options{
 		Scheme:         objects,
-		Logger:         logr.FromSlogHandler(s.log.With("library", "controller-runtime").Handler()),
+		Logger:         logr.FromSlogHandler(r.log.With("library", "controller-runtime").Handler()),
 		Cache:          trimmer.CacheOptions(),
-		LeaderElection: s.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: s.namespace,
-		LeaderElectionReleaseOnCancel: true, LeaseDuration: &s.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
+		LeaderElection: r.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: r.namespace,
+		LeaderElectionReleaseOnCancel: true, LeaseDuration: &r.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		GracefulShutdownTimeout: &grace,
 		HealthProbeBindAddress:  "0",
 		Metrics:                 metricsserver.Options{BindAddress: "0"},

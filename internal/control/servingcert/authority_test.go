@@ -33,14 +33,14 @@ func TestParseUnusableSecret(t *testing.T) {
 		damage  map[string][]byte
 		problem string // empty if the current CA is usable
 	}{
-		"invalid certificate": {map[string][]byte{caCertEntry: []byte("no")}, "ca.crt and ca.key: tls: "},
-		"missing key":         {map[string][]byte{caKeyEntry: nil}, "ca.crt and ca.key: tls: "},
+		"invalid certificate": {map[string][]byte{"ca.crt": []byte("no")}, "ca.crt and ca.key: tls: "},
+		"missing key":         {map[string][]byte{"ca.key": nil}, "ca.crt and ca.key: tls: "},
 		"key of another CA": {
-			map[string][]byte{caKeyEntry: encode(t, authorities{current: next})[caKeyEntry]}, "ca.crt and ca.key: tls: ",
+			map[string][]byte{"ca.key": encode(t, authorities{current: next})["ca.key"]}, "ca.crt and ca.key: tls: ",
 		},
-		"key of another type": {map[string][]byte{caKeyEntry: ofKey(otherKey)}, "ca.crt and ca.key: tls: "},
+		"key of another type": {map[string][]byte{"ca.key": ofKey(otherKey)}, "ca.crt and ca.key: tls: "},
 		"serving certificate": {
-			map[string][]byte{caCertEntry: encodeCert(leaf.Leaf), caKeyEntry: ofKey(leafKey)}, "ca.crt is not a CA certificate",
+			map[string][]byte{"ca.crt": encodeCerts(leaf.Leaf), "ca.key": ofKey(leafKey)}, "ca.crt is not a CA certificate",
 		},
 		"other entries": {map[string][]byte{"tls.crt": []byte("x"), "tls.key": nil}, ""},
 	} {
@@ -68,7 +68,7 @@ func TestIssue(t *testing.T) {
 	late := now.Add(testLeafValidity)
 	serving := issueAt(t, ca, late)
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.cert)
+	roots.AddCert(ca.Leaf)
 	verify := func(name string, at time.Time) error {
 		_, err := serving.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: at})
 		return err
@@ -82,7 +82,7 @@ func TestIssue(t *testing.T) {
 	require.Error(t, verify("other.holdfast-system.svc", now))
 	require.NoError(t, verify("holdfast-webhook", late.Add(testLeafValidity-time.Second)))
 	require.Error(t, verify("holdfast-webhook", late.Add(testLeafValidity+time.Second)))
-	require.Equal(t, ca.cert.NotAfter, issueAt(t, ca, ca.cert.NotAfter.Add(-time.Hour)).Leaf.NotAfter,
+	require.Equal(t, ca.Leaf.NotAfter, issueAt(t, ca, ca.Leaf.NotAfter.Add(-time.Hour)).Leaf.NotAfter,
 		"the certificate must not outlive its CA")
 }
 
@@ -91,12 +91,12 @@ func FuzzParseSecret(f *testing.F) {
 	require.NoError(f, err)
 	data, err := authorities{current: ca}.encode()
 	require.NoError(f, err)
-	f.Add(data[caCertEntry], data[caKeyEntry], data[caCertEntry])
+	f.Add(data["ca.crt"], data["ca.key"], data["ca.crt"])
 	f.Add([]byte(nil), []byte("x"), []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"))
 	f.Fuzz(func(t *testing.T, cert, key, bundle []byte) {
-		got := parseSecret(map[string][]byte{caCertEntry: cert, caKeyEntry: key})
+		got := parseSecret(map[string][]byte{"ca.crt": cert, "ca.key": key})
 		if got.current != nil {
-			require.True(t, got.current.cert.IsCA)
+			require.True(t, got.current.Leaf.IsCA)
 		}
 		require.Equal(t, len(cert)+len(key) > 0 && got.current == nil, got.problem != nil)
 		_, err := got.encode()

@@ -20,7 +20,7 @@ import (
 
 const serviceHost = "holdfast-webhook.holdfast-system.svc"
 
-// syncBuffer is a log that a test reads while Files write it.
+// syncBuffer is a log that a test reads while a Source writes it.
 type syncBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -38,9 +38,9 @@ func (b *syncBuffer) String() string {
 	return b.buffer.String()
 }
 
-// filesFixture runs Files on a directory that looks like a mounted Secret.
+// filesFixture runs a Source on a directory that looks like a mounted Secret.
 type filesFixture struct {
-	*Files
+	*Source
 	t        *testing.T
 	ca       *pki.CA
 	dir      string
@@ -55,7 +55,7 @@ func newFilesFixture(t *testing.T) *filesFixture {
 	var err error
 	f.ca, err = pki.NewCA("example")
 	require.NoError(t, err)
-	f.Files, err = NewFiles(FilesOptions{
+	f.Source, err = New(Options{
 		CertFile: filepath.Join(f.dir, "tls.crt"), KeyFile: filepath.Join(f.dir, "tls.key"),
 		Service: serviceName, Namespace: "holdfast-system", Registerer: f.registry,
 		Log: slog.New(slog.NewTextHandler(&f.log, nil)),
@@ -64,7 +64,7 @@ func newFilesFixture(t *testing.T) *filesFixture {
 	return f
 }
 
-// start runs Files until the test ends.
+// start runs the Source until the test ends.
 func (f *filesFixture) start() {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	ended := make(chan error, 1)
@@ -151,7 +151,10 @@ func TestFiles(t *testing.T) {
 
 	third := f.issue(pki.CertOptions{})
 	f.mount(pki.Pair{Cert: third.Cert, Key: second.Key})
-	require.Never(t, func() bool { return !f.serves(second) }, 500*time.Millisecond, 20*time.Millisecond)
+	f.eventually("reads the mismatch", func() bool {
+		return strings.Contains(f.log.String(), "private key does not match public key")
+	})
+	require.True(t, f.serves(second))
 	require.NoError(t, f.Ready(), "the previous certificate is still served")
 	f.mount(third)
 	f.eventually("replaced after a mismatch", func() bool { return f.serves(third) })

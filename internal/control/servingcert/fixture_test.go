@@ -35,8 +35,8 @@ const (
 	waitTime    = 30 * time.Second // limit of one wait
 )
 
-func testPolicy() rotationPolicy {
-	return rotationPolicy{caValidity: testCAValidity, leafValidity: testLeafValidity, settle: testSettle}
+func testPolicy() Policy {
+	return Policy{CAValidity: testCAValidity, LeafValidity: testLeafValidity, Settle: testSettle}
 }
 
 func epoch() time.Time { return time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC) }
@@ -116,17 +116,17 @@ func (f *fixture) secret(t *testing.T) *corev1.Secret {
 	return secret
 }
 
-// start runs n Rotators until the test ends.
-func (f *fixture) start(t *testing.T, n int, policy rotationPolicy) []*Rotator {
+// start runs n Sources until the test ends.
+func (f *fixture) start(t *testing.T, n int, policy Policy) []*Source {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var g errgroup.Group
-	rotators := make([]*Rotator, n)
+	rotators := make([]*Source, n)
 	for i := range rotators {
 		var err error
 		rotators[i], err = New(Options{
 			Client: newClient(t, f.server.Admin()), Namespace: f.name, Secret: secretName, Service: serviceName,
-			Configuration: f.name, CAValidity: policy.caValidity, LeafValidity: policy.leafValidity, Settle: policy.settle,
+			Configuration: f.name, Policy: policy,
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", i), Registerer: prometheus.NewRegistry(),
 		})
 		require.NoError(t, err)
@@ -140,7 +140,7 @@ func (f *fixture) start(t *testing.T, n int, policy rotationPolicy) []*Rotator {
 	return rotators
 }
 
-func allReady(rotators []*Rotator) func() bool {
+func allReady(rotators []*Source) func() bool {
 	return func() bool {
 		for _, r := range rotators {
 			if r.Ready() != nil {
@@ -185,13 +185,13 @@ func (f *fixture) call(ctx context.Context) error {
 	return err
 }
 
-// startServing starts two Rotators that rotate within seconds. It returns them and their first
+// startServing starts two Sources that rotate within seconds. It returns them and their first
 // CA after the first successful call.
-func (f *fixture) startServing(t *testing.T) ([]*Rotator, *authority) {
+func (f *fixture) startServing(t *testing.T) ([]*Source, *authority) {
 	t.Helper()
 	f.createConfiguration(t)
-	rotators := f.start(t, 2, rotationPolicy{
-		caValidity: 30 * time.Second, leafValidity: 12 * time.Second, settle: 4 * time.Second,
+	rotators := f.start(t, 2, Policy{
+		CAValidity: 30 * time.Second, LeafValidity: 12 * time.Second, Settle: 4 * time.Second,
 	})
 	f.serve(t, rotators[0].GetCertificate, rotators[1].GetCertificate)
 	require.Eventually(t, func() bool { return allReady(rotators)() && f.call(t.Context()) == nil },
@@ -200,13 +200,13 @@ func (f *fixture) startServing(t *testing.T) ([]*Rotator, *authority) {
 	return rotators, cmp.Or(content.current, content.next)
 }
 
-// isReplaced reports whether all Rotators serve certificates of a current CA that is not the
+// isReplaced reports whether all Sources serve certificates of a current CA that is not the
 // given one.
-func (f *fixture) isReplaced(t *testing.T, first *authority, rotators []*Rotator) bool {
+func (f *fixture) isReplaced(t *testing.T, first *authority, rotators []*Source) bool {
 	t.Helper()
 	current := parseSecret(f.secret(t).Data).current
-	return current != nil && !current.cert.Equal(first.cert) &&
-		!slices.ContainsFunc(rotators, func(r *Rotator) bool { return !current.hasIssued(r.servedCert()) })
+	return current != nil && !current.Leaf.Equal(first.Leaf) &&
+		!slices.ContainsFunc(rotators, func(r *Source) bool { return !current.hasIssued(r.servedCert()) })
 }
 
 // requireNoFailedCall calls the webhooks until done returns true.

@@ -27,9 +27,17 @@ const (
 // maxTrusted limits the CAs in a caBundle, in case the Secret is deleted again and again.
 const maxTrusted = 12
 
-// rotationPolicy is the part of Options that decisions depend on.
-type rotationPolicy struct {
-	caValidity, leafValidity, settle time.Duration
+// A Policy has the times of a rotation, all above zero.
+type Policy struct {
+	// CAValidity is the lifetime of a CA.
+	CAValidity time.Duration
+	// LeafValidity is the lifetime of a serving certificate, at most half of CAValidity. A replica
+	// replaces its certificate after a third of it.
+	LeafValidity time.Duration
+	// Settle is the time between a change of the caBundles and the use of a CA that depends on it,
+	// because each API server reads the configuration with its own delay. At most a third of
+	// LeafValidity.
+	Settle time.Duration
 }
 
 // rotationState is the input of a decision.
@@ -56,48 +64,42 @@ func (t caTrust) update(s rotationState) caTrust {
 	switch {
 	case newest == nil || !s.isTrusted(newest):
 		return caTrust{}
-	case t.ca != nil && t.ca.Equal(newest.cert):
+	case newest.Leaf.Equal(t.ca):
 		return t
 	}
-	return caTrust{ca: newest.cert, since: s.now}
+	return caTrust{ca: newest.Leaf, since: s.now}
 }
 
-// trustedByAll returns the certificates that all caBundles have in common.
-func (s rotationState) trustedByAll() []*x509.Certificate {
-	if len(s.caBundles) == 0 {
-		return nil
-	}
-	common := decodeCerts(s.caBundles[0])
-	for _, b := range s.caBundles[1:] {
-		certs := decodeCerts(b)
-		common = slices.DeleteFunc(common, func(c *x509.Certificate) bool { return !slices.ContainsFunc(certs, c.Equal) })
-	}
-	return common
+// allBundles reports whether there are caBundles, and all of them meet a condition.
+func (s rotationState) allBundles(meets func([]byte) bool) bool {
+	return len(s.caBundles) > 0 && !slices.ContainsFunc(s.caBundles, func(b []byte) bool { return !meets(b) })
 }
 
 // isTrusted reports whether a CA is in all caBundles.
 func (s rotationState) isTrusted(a *authority) bool {
-	return slices.ContainsFunc(s.trustedByAll(), a.cert.Equal)
+	return s.allBundles(func(b []byte) bool { return slices.ContainsFunc(decodeCerts(b), a.Leaf.Equal) })
 }
 
 // isSettled reports whether every API server has had the time to read the caBundles with a CA.
-func (s rotationState) isSettled(a *authority, policy rotationPolicy) bool {
-	return s.trust.ca != nil && s.trust.ca.Equal(a.cert) && !s.now.Before(s.trust.since.Add(policy.settle))
+func (s rotationState) isSettled(a *authority, policy Policy) bool {
+	return a.Leaf.Equal(s.trust.ca) && !s.now.Before(s.trust.since.Add(policy.Settle))
 }
 
 // isAccepted reports whether an API server accepts the served certificate now.
 func (s rotationState) isAccepted() bool {
-	return s.served != nil && isValid(s.served.Leaf, s.now) &&
-		slices.ContainsFunc(s.trustedByAll(), func(ca *x509.Certificate) bool {
-			return isValid(ca, s.now) && s.served.Leaf.CheckSignatureFrom(ca) == nil
-		})
+	return s.served != nil && s.allBundles(func(b []byte) bool {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(b)
+		_, err := s.served.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: s.now})
+		return err == nil
+	})
 }
 
 // signerOfNew returns the CA that must issue a new serving certificate now, nil if this replica
 // keeps the one that it serves. (A replica that has none does not wait until the CA has settled.)
-func (s rotationState) signerOfNew(policy rotationPolicy) *authority {
+func (s rotationState) signerOfNew(policy Policy) *authority {
 	signer := s.current
-	if signer == nil || !isValid(signer.cert, s.now) {
+	if signer == nil || invalidReason(signer.Leaf, s.now) != "" {
 		signer = s.next
 	}
 	switch {
@@ -105,10 +107,10 @@ func (s rotationState) signerOfNew(policy rotationPolicy) *authority {
 		return nil
 	case s.isAccepted() && !signer.hasIssued(s.served) && !s.isSettled(signer, policy):
 		return nil
-	case signer.hasIssued(s.served) && isValid(s.served.Leaf, s.now):
+	case signer.hasIssued(s.served) && invalidReason(s.served.Leaf, s.now) == "":
 		// Replace it after a third of its validity, unless the end of the CA limits the new one too.
-		gain := signer.endOfLeaf(s.now, policy.leafValidity).Sub(s.served.Leaf.NotAfter)
-		if gain < policy.leafValidity/3 {
+		gain := signer.endOfLeaf(s.now, policy.LeafValidity).Sub(s.served.Leaf.NotAfter)
+		if gain < policy.LeafValidity/3 {
 			return nil
 		}
 	}
@@ -117,7 +119,7 @@ func (s rotationState) signerOfNew(policy rotationPolicy) *authority {
 
 // planRotation returns the next step and its reason. The order of the steps ensures that no call
 // fails: a CA has been in all caBundles for the settle time before it becomes the current one.
-func planRotation(s rotationState, policy rotationPolicy) (rotationStep, string) {
+func planRotation(s rotationState, policy Policy) (rotationStep, string) {
 	if reason := nextCAReason(s, policy); reason != "" {
 		return stepCreateNext, reason
 	}
@@ -132,18 +134,18 @@ func planRotation(s rotationState, policy rotationPolicy) (rotationStep, string)
 }
 
 // nextCAReason returns why a new next CA is needed, empty if it is not.
-func nextCAReason(s rotationState, policy rotationPolicy) string {
+func nextCAReason(s rotationState, policy Policy) string {
 	switch ca := cmp.Or(s.next, s.current); {
 	case ca == nil && s.problem != nil:
 		return "the Secret is unusable: " + s.problem.Error()
 	case ca == nil:
 		return "the Secret has no CA"
-	case s.now.Before(ca.cert.NotBefore):
-		return "the CA is not valid before " + ca.cert.NotBefore.Format(time.RFC3339)
-	case ca == s.next && !s.now.Before(ca.createdAt().Add(policy.leafValidity)):
-		return "the next CA could not be used for " + policy.leafValidity.String()
-	case !s.now.Before(ca.cert.NotAfter.Add(-policy.caValidity / 3)):
-		return fmt.Sprintf("the CA expires on %s", ca.cert.NotAfter.Format(time.RFC3339))
+	case s.now.Before(ca.Leaf.NotBefore):
+		return "the CA is not valid before " + ca.Leaf.NotBefore.Format(time.RFC3339)
+	case ca == s.next && !s.now.Before(ca.createdAt().Add(policy.LeafValidity)):
+		return "the next CA could not be used for " + policy.LeafValidity.String()
+	case !s.now.Before(ca.Leaf.NotAfter.Add(-policy.CAValidity / 3)):
+		return fmt.Sprintf("the CA expires on %s", ca.Leaf.NotAfter.Format(time.RFC3339))
 	}
 	return ""
 }
@@ -152,18 +154,15 @@ func nextCAReason(s rotationState, policy rotationPolicy) string {
 // CA that may have signed a served certificate: those of the Secret, and those that are trusted
 // now, until all certificates are expired that were issued before the current CA was used.
 // nextCAReason ensures that a CA is used within a leafValidity of its creation.
-func wantedBundle(s rotationState, policy rotationPolicy) []byte {
+func wantedBundle(s rotationState, policy Policy) []byte {
 	var trusted []*x509.Certificate
 	for _, a := range []*authority{s.next, s.current} {
 		if a != nil {
-			trusted = append(trusted, a.cert)
+			trusted = append(trusted, a.Leaf)
 		}
 	}
-	if s.current == nil || s.now.Before(s.current.createdAt().Add(policy.settle+2*policy.leafValidity)) {
-		var others []*x509.Certificate
-		for _, b := range s.caBundles {
-			others = append(others, decodeCerts(b)...)
-		}
+	if s.current == nil || s.now.Before(s.current.createdAt().Add(policy.Settle+2*policy.LeafValidity)) {
+		others := decodeCerts(bytes.Join(s.caBundles, []byte("\n")))
 		slices.SortStableFunc(others, func(a, b *x509.Certificate) int { return b.NotBefore.Compare(a.NotBefore) })
 		for _, ca := range others {
 			isUsable := ca.IsCA && s.now.Before(ca.NotAfter) && !slices.ContainsFunc(trusted, ca.Equal)
@@ -172,20 +171,7 @@ func wantedBundle(s rotationState, policy rotationPolicy) []byte {
 			}
 		}
 	}
-	var bundle []byte
-	for _, ca := range trusted {
-		bundle = append(bundle, encodeCert(ca)...)
-	}
-	return bundle
-}
-
-// applyStep returns the content of the Secret after a step that writes it.
-func applyStep(s rotationState, step rotationStep, policy rotationPolicy) (authorities, error) {
-	if step == stepPromoteNext {
-		return authorities{current: s.next}, nil
-	}
-	next, err := newAuthority(s.now, policy.caValidity)
-	return authorities{current: s.current, next: next}, err
+	return encodeCerts(trusted...)
 }
 
 // unreadyReason returns why calls by an API server fail, empty if they succeed.
@@ -195,20 +181,9 @@ func unreadyReason(s rotationState) string {
 		return "no webhook is configured"
 	case s.served == nil:
 		return "no serving certificate exists yet"
-	case isValid(s.served.Leaf, s.now) && !s.isAccepted():
-		return "the webhook configuration does not trust the serving certificate"
 	}
-	return invalidReason(s.served.Leaf, s.now)
-}
-
-// invalidReason returns why no client accepts a certificate at this time, empty if there is no
-// reason.
-func invalidReason(leaf *x509.Certificate, now time.Time) string {
-	switch {
-	case !now.Before(leaf.NotAfter):
-		return "the serving certificate expired on " + leaf.NotAfter.Format(time.RFC3339)
-	case now.Before(leaf.NotBefore):
-		return "the serving certificate is not valid before " + leaf.NotBefore.Format(time.RFC3339)
+	if reason := invalidReason(s.served.Leaf, s.now); reason != "" || s.isAccepted() {
+		return reason
 	}
-	return ""
+	return "the webhook configuration does not trust the serving certificate"
 }

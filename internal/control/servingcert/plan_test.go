@@ -13,7 +13,7 @@ import (
 func stateAt(now time.Time, content authorities, trusted ...*authority) rotationState {
 	var bundle []byte
 	for _, ca := range trusted {
-		bundle = append(bundle, encodeCert(ca.cert)...)
+		bundle = append(bundle, encodeCerts(ca.Leaf)...)
 	}
 	s := rotationState{authorities: content, now: epoch(), caBundles: [][]byte{bundle, bundle}}
 	s.trust = caTrust{}.update(s)
@@ -25,8 +25,7 @@ func TestPlanRotation(t *testing.T) {
 	start := epoch()
 	ca, next, old := newCAAt(t, start), newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
 	early := newCAAt(t, start.Add(2*time.Hour))
-	leaf := *next
-	leaf.cert = issueAt(t, next, start).Leaf
+	leaf := authority{issueAt(t, next, start)}
 	steady, rotating := authorities{current: ca}, authorities{current: old, next: next}
 	minute, settled := start.Add(time.Minute), start.Add(testSettle)
 	unused := start.Add(testSettle + 2*testLeafValidity)
@@ -111,7 +110,7 @@ func TestServed(t *testing.T) {
 	steady, restored := authorities{current: ca}, authorities{current: next}
 	rotating := authorities{current: old, next: next}
 	minute, settled, third := start.Add(time.Minute), start.Add(testSettle), start.Add(testLeafValidity/3)
-	nearEnd := ca.cert.NotAfter.Add(-time.Hour)
+	nearEnd := ca.Leaf.NotAfter.Add(-time.Hour)
 	endsWithCA := issueAt(t, ca, nearEnd)
 	for name, c := range map[string]struct {
 		state   rotationState
@@ -136,7 +135,8 @@ func TestServed(t *testing.T) {
 		"lost Secret":            {stateAt(minute, authorities{next: next}, next, ca), served, nil, ""},
 		"lost caBundles":         {stateAt(minute, steady), served, nil, notTrusted},
 		"replaced caBundles":     {stateAt(minute, restored, next), issueAt(t, lost, start), next, notTrusted},
-		"CA has expired":         {stateAt(old.cert.NotAfter, rotating, next, old), oldServed, next, expired},
+		"CA has expired":         {stateAt(old.Leaf.NotAfter, rotating, next, old), oldServed, next, expired},
+		"no configuration":       {rotationState{authorities: steady, now: minute}, nil, nil, "no webhook is configured"},
 		"clock was ahead":        {stateAt(start, steady, ca), issueAt(t, ca, start.Add(2*time.Hour)), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

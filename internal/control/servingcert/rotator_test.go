@@ -30,14 +30,14 @@ func TestRotator(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, server, "two-replicas")
 		f.createConfiguration(t)
-		rotators := f.start(t, 2, rotationPolicy{})
+		rotators := f.start(t, 2, testPolicy())
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
 		content := parseSecret(f.secret(t).Data)
 		require.NoError(t, content.problem)
 		require.Equal(t, encode(t, authorities{next: content.next}), f.secret(t).Data, "the Secret has the CA only")
-		ca := encodeCert(content.next.cert)
+		ca := encodeCerts(content.next.Leaf)
 		require.Equal(t, [][]byte{ca, ca}, f.caBundles(t))
-		require.WithinDuration(t, time.Now().Add(5*365*24*time.Hour), content.next.cert.NotAfter, time.Hour)
+		require.WithinDuration(t, time.Now().Add(5*365*24*time.Hour), content.next.Leaf.NotAfter, time.Hour)
 		for _, r := range rotators {
 			require.True(t, content.next.hasIssued(r.servedCert()))
 			require.WithinDuration(t, time.Now().Add(90*24*time.Hour), r.servedCert().Leaf.NotAfter, time.Hour)
@@ -52,7 +52,7 @@ func TestRotator(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, server, "removed-bundle")
 		f.createConfiguration(t)
-		rotators := f.start(t, 2, rotationPolicy{})
+		rotators := f.start(t, 2, testPolicy())
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
 		want := f.caBundles(t)
 		config := f.configuration(t)
@@ -66,7 +66,7 @@ func TestRotator(t *testing.T) {
 	t.Run("late configuration", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, server, "late-configuration")
-		rotators := f.start(t, 1, rotationPolicy{})
+		rotators := f.start(t, 1, testPolicy())
 		require.Eventually(t, func() bool {
 			return strings.HasPrefix(fmt.Sprint(rotators[0].Ready()), "no webhook is configured")
 		}, waitTime, 20*time.Millisecond)
@@ -84,19 +84,19 @@ func TestRotator(t *testing.T) {
 		served, err := ca.issue(time.Now(), testLeafValidity, serviceDNSNames(serviceName, f.name))
 		require.NoError(t, err)
 		data := encode(t, authorities{current: ca})
-		data["previous-ca.crt"] = encodeCert(previous.cert)
-		data["tls.crt"], data["tls.key"] = encodeCert(served.Leaf), []byte("its key")
+		data["previous-ca.crt"] = encodeCerts(previous.Leaf)
+		data["tls.crt"], data["tls.key"] = encodeCerts(served.Leaf), []byte("its key")
 		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Data: data,
 		}))
 		config := f.configuration(t)
 		for i := range config.Webhooks {
-			config.Webhooks[i].ClientConfig.CABundle = append(encodeCert(ca.cert), encodeCert(previous.cert)...)
+			config.Webhooks[i].ClientConfig.CABundle = append(encodeCerts(ca.Leaf), encodeCerts(previous.Leaf)...)
 		}
 		require.NoError(t, f.client.Update(t.Context(), config))
 
 		// The first server is a replica of the earlier version, which keeps its certificate.
-		rotators := f.start(t, 1, rotationPolicy{})
+		rotators := f.start(t, 1, testPolicy())
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
 		require.True(t, ca.hasIssued(rotators[0].servedCert()))
 		f.serve(t, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return served, nil }, rotators[0].GetCertificate)
@@ -114,11 +114,11 @@ func TestRotator(t *testing.T) {
 		rotators, first := f.startServing(t)
 		secret := f.secret(t)
 		secret.Data = map[string][]byte{
-			caCertEntry: []byte("-----BEGIN"), caKeyEntry: {0}, nextCACertEntry: []byte("x"), "other": nil,
+			"ca.crt": []byte("-----BEGIN"), "ca.key": {0}, "next-ca.crt": []byte("x"), "other": nil,
 		}
 		require.NoError(t, f.client.Update(t.Context(), secret))
 		f.requireNoFailedCall(t, func() bool { return f.isReplaced(t, first, rotators) })
-		require.Contains(t, string(f.caBundles(t)[0]), string(encodeCert(first.cert)), "the previous CA is still trusted")
+		require.Contains(t, string(f.caBundles(t)[0]), string(encodeCerts(first.Leaf)), "the previous CA is still trusted")
 	})
 }
 
@@ -136,7 +136,7 @@ func TestRunWithoutAPIServer(t *testing.T) {
 	var log bytes.Buffer
 	r, err := New(Options{
 		Client:    newClient(t, &rest.Config{Host: listener.Addr().String(), QPS: -1}),
-		Namespace: "n", Secret: "s", Service: "w", Configuration: "c",
+		Namespace: "n", Secret: "s", Service: "w", Configuration: "c", Policy: testPolicy(),
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
@@ -152,17 +152,4 @@ func TestRunWithoutAPIServer(t *testing.T) {
 	require.ErrorContains(t, r.Ready(), "is not loaded yet")
 	require.Equal(t, 1, strings.Count(log.String(), "failed to rotate the serving certificate"), log.String())
 	require.Equal(t, 2, strings.Count(log.String(), "failed to watch for changes"), log.String())
-}
-
-func TestInvalidOptions(t *testing.T) {
-	for name, o := range map[string]Options{
-		"long serving certificate": {CAValidity: time.Hour, LeafValidity: 31 * time.Minute, Settle: time.Second},
-		"long settling":            {CAValidity: time.Hour, LeafValidity: 3 * time.Minute, Settle: 61 * time.Second},
-		"negative":                 {CAValidity: time.Hour, LeafValidity: -time.Minute, Settle: time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := New(o)
-			require.ErrorContains(t, err, "cannot be rotated")
-		})
-	}
 }

@@ -32,7 +32,7 @@ import (
 // caBundle that was current within the settle time.
 type simCluster struct {
 	t      *testing.T
-	policy rotationPolicy
+	policy Policy
 	client client.WithWatch
 
 	mu       sync.Mutex // guards the fields below
@@ -46,9 +46,9 @@ type replacedBundle struct {
 	end      time.Time
 }
 
-// simReplica is a Rotator that can be restarted, and cut off from the API servers.
+// simReplica is a Source that can be restarted, and cut off from the API servers.
 type simReplica struct {
-	*Rotator
+	*Source
 
 	cluster *simCluster
 	isCut   atomic.Bool
@@ -143,10 +143,10 @@ func (r *simReplica) start() {
 		},
 	})
 	var err error
-	r.Rotator, err = New(Options{
+	r.Source, err = New(Options{
 		Client: slow, Namespace: "n", Secret: "s", Service: "w", Configuration: "holdfast",
-		CAValidity: c.policy.caValidity, LeafValidity: c.policy.leafValidity, Settle: c.policy.settle,
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Policy: c.policy,
+		Log:    slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -165,7 +165,7 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 	bundles := [][]byte{c.caBundle()}
 	c.mu.Lock()
 	for _, b := range c.replaced {
-		if time.Since(b.end) < c.policy.settle {
+		if time.Since(b.end) < c.policy.Settle {
 			bundles = append(bundles, b.caBundle)
 		}
 	}
@@ -179,7 +179,7 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 		require.NoError(c.t, err)
 		hadNone := r.seen == nil || r.seen != served && !time.Now().Before(r.seen.Leaf.NotAfter)
 		if r.seen = served; hadNone && c.secret(unchanged).current == nil {
-			r.unsettledUntil = time.Now().Add(c.policy.settle)
+			r.unsettledUntil = time.Now().Add(c.policy.Settle)
 		}
 		if time.Now().Before(r.unsettledUntil) {
 			continue
@@ -207,7 +207,7 @@ func TestSimulation(t *testing.T) {
 
 func simulate(t *testing.T, seed uint64) {
 	c := &simCluster{
-		t: t, policy: rotationPolicy{caValidity: 72 * time.Hour, leafValidity: 12 * time.Hour, settle: 4 * time.Hour},
+		t: t, policy: Policy{CAValidity: 72 * time.Hour, LeafValidity: 12 * time.Hour, Settle: 4 * time.Hour},
 		client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(),
 		random: rand.New(rand.NewPCG(seed, 7)),
 	}
@@ -232,12 +232,12 @@ func simulate(t *testing.T, seed uint64) {
 		case n == 6:
 			c.secret(func(s *corev1.Secret) bool { s.Data = nil; return true })
 		case n == 7:
-			c.secret(func(s *corev1.Secret) bool { delete(s.Data, caKeyEntry); return true })
+			c.secret(func(s *corev1.Secret) bool { delete(s.Data, "ca.key"); return true })
 		}
 		require.NoError(t, loop.Wait(t.Context(), c.randomUpTo(4)*c.randomUpTo(20*time.Minute), nil))
 		pairs += c.requireAccepted(replicas)
 		if ca := c.secret(unchanged).current; ca != nil {
-			used[ca.cert.SerialNumber.String()] = true
+			used[ca.Leaf.SerialNumber.String()] = true
 		}
 	}
 	for _, r := range replicas {

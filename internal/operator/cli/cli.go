@@ -1,5 +1,5 @@
 // Package cli has what the commands of Holdfast share: flags, usage errors, exit codes,
-// the logger, the version, and an HTTP server that shuts down gracefully.
+// the logger, the version, and ports that shut down gracefully.
 package cli
 
 import (
@@ -9,17 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // The exit codes of every command.
@@ -81,9 +76,10 @@ func NewFlagSet(name string) *flag.FlagSet {
 	return set
 }
 
-// ParseFlags parses arguments that are all flags. The error is a usage error, or
-// flag.ErrHelp. The example is a flag that the command takes.
-func ParseFlags(set *flag.FlagSet, args []string, example string) error {
+// ParseFlags parses arguments that are all flags. Then it runs the steps that check and complete
+// their values, until one fails. The error is a usage error, or flag.ErrHelp. The example is a flag
+// that the command takes.
+func ParseFlags[V any](set *flag.FlagSet, args []string, example string, values V, steps ...func(V) error) error {
 	switch err := set.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return err
@@ -91,6 +87,11 @@ func ParseFlags(set *flag.FlagSet, args []string, example string) error {
 		return UsageErrorf("%v", err)
 	case set.NArg() > 0:
 		return UsageErrorf("unexpected argument %q; %s has flags only, such as %s", set.Arg(0), set.Name(), example)
+	}
+	for _, step := range steps {
+		if err := step(values); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -152,55 +153,6 @@ func Version(stamped string) string {
 		}
 	}
 	return info.Main.Version + revision + modified + " " + info.GoVersion
-}
-
-// NewServer returns a server with time limits for slow clients.
-func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      20 * time.Second,
-		// client-go closes idle connections after 90 s. A request that meets the server's own
-		// close fails.
-		IdleTimeout:    2 * time.Minute,
-		MaxHeaderBytes: 64 << 10,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelInfo),
-	}
-}
-
-// Serve answers requests on a listener until ctx ends. It then takes no new request, and
-// waits for the requests that are being answered, at most for the time drain. Their
-// contexts do not end with ctx.
-func Serve(ctx context.Context, server *http.Server, listener net.Listener, drain time.Duration) error {
-	group, running := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-running.Done()
-		budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-		defer cancel()
-		if err := server.Shutdown(budget); err != nil {
-			return fmt.Errorf("waiting for requests on %s: %w", listener.Addr(), errors.Join(err, server.Close()))
-		}
-		return context.Cause(running)
-	})
-	return group.Wait()
-}
-
-// CheckHandler answers ok, or status 503 with the error of the check.
-func CheckHandler(check func() error) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if err := check(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
 }
 
 // Quoted returns the text as one word of a POSIX shell.

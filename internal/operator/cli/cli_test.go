@@ -51,6 +51,14 @@ func TestExitCode(t *testing.T) {
 }
 
 func TestParseFlags(t *testing.T) {
+	step := func(refused string) func(*string) error {
+		return func(value *string) error {
+			if *value == refused {
+				return errors.New("not " + refused)
+			}
+			return nil
+		}
+	}
 	for name, test := range map[string]struct {
 		args []string
 		err  string
@@ -58,12 +66,15 @@ func TestParseFlags(t *testing.T) {
 		"valid":        {[]string{"--name=x"}, ""},
 		"unknown flag": {[]string{"--nam=x"}, "flag provided but not defined: -nam"},
 		"argument":     {[]string{"x"}, `unexpected argument "x"; agent run has flags only, such as --name=NAME`},
+		"first step":   {[]string{"--name=y"}, "not y"},
+		"second step":  {[]string{"--name=z"}, "not z"},
 		"help":         {[]string{"--help"}, flag.ErrHelp.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := cli.NewFlagSet("agent run")
-			set.String("name", "", "")
-			err := cli.ParseFlags(set, test.args, "--name=NAME")
+			var value string
+			set.StringVar(&value, "name", "", "")
+			err := cli.ParseFlags(set, test.args, "--name=NAME", &value, step("y"), step("z"))
 			if test.err == "" {
 				require.NoError(t, err)
 				return
@@ -89,7 +100,7 @@ func TestLogFlags(t *testing.T) {
 			var flags cli.LogFlags
 			set := cli.NewFlagSet("agent")
 			flags.AddTo(set)
-			require.NoError(t, cli.ParseFlags(set, test.args, ""))
+			require.NoError(t, cli.ParseFlags(set, test.args, "", &flags))
 			got, err := flags.Options()
 			if test.err != "" {
 				require.ErrorContains(t, err, test.err)
@@ -130,7 +141,7 @@ func TestServe(t *testing.T) {
 			})
 			var server, client errgroup.Group
 			server.Go(func() error {
-				return cli.Serve(ctx, cli.NewServer(handler, slog.New(slog.DiscardHandler)), listener, drain)
+				return cli.Port{Handler: handler, Drain: drain, Log: slog.New(slog.DiscardHandler)}.Serve(ctx, listener)
 			})
 			client.Go(func() error {
 				response, err := http.Get("http://" + listener.Addr().String())

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -232,6 +233,18 @@ func NewBuildInfo(program, version string) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
+// NewRegistry returns a registry of the process, of how its program was built, and of its parts.
+func NewRegistry(program, version string, parts ...prometheus.Collector) (*prometheus.Registry, error) {
+	registry := prometheus.NewRegistry()
+	process := collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})
+	for _, part := range append(parts, process, NewBuildInfo(program, version)) {
+		if err := registry.Register(part); err != nil {
+			return nil, fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return registry, nil
+}
+
 // Handler serves the metrics at Path.
 func Handler(metrics prometheus.Gatherer, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
@@ -239,6 +252,19 @@ func Handler(metrics prometheus.Gatherer, log *slog.Logger) http.Handler {
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError), MaxRequestsInFlight: maxScrapes,
 	}))
 	return mux
+}
+
+// Secure returns a handler for the clients that an Authorizer admits, and the TLS configuration
+// of its port: see NewAuthorizer and SelfSigned.
+func Secure(
+	metrics http.Handler, api *rest.Config, host string, log *slog.Logger,
+) (http.Handler, *tls.Config, error) {
+	authorizer, err := NewAuthorizer(api, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	config, err := SelfSigned(host)
+	return authorizer.Require(metrics), config, err
 }
 
 // SelfSigned returns the TLS configuration of a server with a certificate of its own, made now and
