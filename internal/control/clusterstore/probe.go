@@ -126,7 +126,7 @@ func (s *Store) RequestProbe(ctx context.Context, c *v1alpha1.EtcdCluster) (*Pro
 func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (*ProbeRequest, error) {
 	p := r.openRequest(c)
 	for {
-		isDone, wait, changed := r.untilTurn(p)
+		isDone, wait, changed := r.startOrWait(p)
 		var err error
 		switch {
 		case isDone:
@@ -169,10 +169,10 @@ func (p *ProbeRequest) Release() {
 	p.queue.open = slices.DeleteFunc(p.queue.open, func(o *ProbeRequest) bool { return o == p })
 }
 
-// untilTurn returns for how long the request must wait: until the nonce before has been answered or
-// is older than the interval. If that is now, the caller writes a nonce. isDone means that there is
-// a nonce that answers the request.
-func (r *ProbeRequester) untilTurn(p *ProbeRequest) (isDone bool, wait time.Duration, changed <-chan struct{}) {
+// startOrWait returns for how long the request must wait: until the nonce before has been answered
+// or is older than the interval. If that is now, it notes that the caller writes a nonce. isDone
+// means that there is a nonce that answers the request.
+func (r *ProbeRequester) startOrWait(p *ProbeRequest) (isDone bool, wait time.Duration, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	q := p.queue

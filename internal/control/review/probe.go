@@ -39,9 +39,9 @@ func (r *Reviewer) probeAndGrant(
 ) (quorum.Decision, error) {
 	reviews, verdicts := make([]*clusterReview, len(selected)), make([]quorum.Verdict, len(selected))
 	defer func() {
-		for _, c := range reviews {
-			if c != nil {
-				c.probe.Release()
+		for _, review := range reviews {
+			if review != nil {
+				review.probe.Release()
 			}
 		}
 	}()
@@ -67,9 +67,9 @@ func (r *Reviewer) probeAndGrant(
 	if isOnly || !decision.Allowed {
 		return decision, nil
 	}
-	for i, c := range reviews {
+	for i, review := range reviews {
 		var err error
-		if verdicts[i], err = c.await(ctx, true); err != nil {
+		if verdicts[i], err = review.await(ctx, true); err != nil {
 			return quorum.Decision{}, err
 		}
 		if !verdicts[i].Allowed {
@@ -93,7 +93,7 @@ func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdic
 		c.quiet.note(len(result.Answers))
 		if c.isEnough() || time.Since(looked) >= cacheTrust {
 			looked = time.Now()
-			if verdict, err := c.turns.take(a, c.turn); err != nil || a.counts(verdict) {
+			if verdict, err := c.turns.take(a, c.turn); err != nil || a.ends(verdict) {
 				return verdict, err
 			}
 		}

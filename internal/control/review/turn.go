@@ -47,7 +47,7 @@ func (r *Reviewer) readAndWrite(ctx context.Context, c *v1alpha1.EtcdCluster, ba
 	if err != nil {
 		return err
 	}
-	ops := grantsOf(view, batch)
+	ops := decideAll(view, batch)
 	if len(ops) == 0 {
 		return nil
 	}
@@ -92,14 +92,14 @@ func readingTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, limit)
 }
 
-// grantsOf sets the results of the attempts, and returns the patch with their grants. It is empty
-// if there are none.
-func grantsOf(view quorum.View, batch []*attempt) []clusterstore.Operation {
+// decideAll decides each attempt, and returns the patch with their grants. It is empty if there are
+// none.
+func decideAll(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	before := view.Cluster
 	var ops []clusterstore.Operation
 	for _, a := range batch {
 		view.Nonces, view.Others = a.result().Nonces, a.others
-		grant, isNew := a.grantFrom(view)
+		grant, isNew := a.decideOne(view)
 		if a.needsWrite = a.err == nil && (isNew || view.Cluster != before); a.needsWrite {
 			a.err = errNotRecorded
 		}
@@ -120,14 +120,14 @@ func grantsOf(view quorum.View, batch []*attempt) []clusterstore.Operation {
 	return append(clusterstore.ReplaceGrants(before, view.Cluster.Spec.Grants), ops...)
 }
 
-// grantFrom sets the result of the attempt, and returns the grant that it needs.
-func (a *attempt) grantFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
+// decideOne decides the attempt, and returns the grant that it needs.
+func (a *attempt) decideOne(view quorum.View) (grant v1alpha1.Grant, isNew bool) {
 	a.verdict, a.err = quorum.Verdict{}, context.Cause(a.ctx)
 	if a.err != nil {
 		return grant, false
 	}
 	verdict := a.judge(view, a.request)
-	if !a.mayGrant || !verdict.Allowed || len(verdict.Members) == 0 || !a.counts(verdict) {
+	if !a.mayGrant || !verdict.Allowed || len(verdict.Members) == 0 || !a.ends(verdict) {
 		a.verdict = verdict
 		return grant, false
 	}
@@ -138,8 +138,8 @@ func (a *attempt) grantFrom(view quorum.View) (grant v1alpha1.Grant, isNew bool)
 	return quorum.With(view, grantFor(view.Cluster, a.request.UID), a.request, verdict.Members), true
 }
 
-// counts reports whether the review waits for no further observation.
-func (a *attempt) counts(v quorum.Verdict) bool { return v.Final || a.isLast }
+// ends reports whether the review waits for no further observation.
+func (a *attempt) ends(v quorum.Verdict) bool { return v.Final || a.isLast }
 
 // grantFor returns the grant for a Node, or the zero value.
 func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) v1alpha1.Grant {

@@ -26,8 +26,8 @@ type turns struct {
 }
 
 type turnQueue struct {
-	// turn contains a value while a review decides.
-	turn    chan struct{}
+	// busy contains a value while a review decides.
+	busy    chan struct{}
 	waiting []*attempt
 }
 
@@ -70,7 +70,7 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 	c := a.result().Cluster
 	queue := t.add(c.UID, a)
 	select {
-	case queue.turn <- struct{}{}:
+	case queue.busy <- struct{}{}:
 		loop.Turn(a.ctx, c.Name)
 		t.run(queue, a, turn)
 	case <-a.done:
@@ -85,7 +85,7 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 
 // run calls turn, unless an earlier turn had a in its batch, and ends the turn.
 func (t *turns) run(queue *turnQueue, a *attempt, turn func([]*attempt)) {
-	defer func() { <-queue.turn }()
+	defer func() { <-queue.busy }()
 	batch := t.batchWith(queue, a)
 	defer func() {
 		for _, one := range batch {
@@ -105,7 +105,7 @@ func (t *turns) add(cluster types.UID, a *attempt) *turnQueue {
 	defer t.mu.Unlock()
 	queue := t.queues[cluster]
 	if queue == nil {
-		queue = &turnQueue{turn: make(chan struct{}, 1)}
+		queue = &turnQueue{busy: make(chan struct{}, 1)}
 		t.queues[cluster] = queue
 	}
 	queue.waiting = append(queue.waiting, a)

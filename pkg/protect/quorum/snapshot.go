@@ -52,9 +52,9 @@ type Snapshot struct {
 	AlarmsRead bool
 }
 
-// NewSnapshot returns the Snapshot of a View. The other Nodes named have members too: see
-// observation.WordsNeeded.
-func NewSnapshot(v View, others ...string) Snapshot {
+// NewSnapshot returns the Snapshot of a View. The Nodes named, which need not be bound, have
+// members too: see observation.WordsNeeded.
+func NewSnapshot(v View, nodes ...string) Snapshot {
 	s := Snapshot{
 		Cluster:       withoutVoid(v.Cluster, v.Nodes),
 		nonces:        v.Nonces,
@@ -70,7 +70,7 @@ func NewSnapshot(v View, others ...string) Snapshot {
 		s.Bindings[b.MemberID] = b
 	}
 	s.unlocatedHosts = unlocatedHosts(s.Cluster)
-	s.needed = observation.WordsNeeded(s.Cluster, s.mayExist, others...)
+	s.needed = observation.WordsNeeded(s.Cluster, s.mayExist, nodes...)
 	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
 		if n := s.Nodes[o.Node]; n.Known && n.UID == o.NodeUID && s.maySpeak(n) {
 			s.Answers = append(s.Answers, o)
@@ -92,13 +92,13 @@ func NewSnapshot(v View, others ...string) Snapshot {
 // snapshotFor returns the Snapshot for requests. The word of one observer does not count about
 // another Node, which announces a member.
 func snapshotFor(v View, requests ...Request) Snapshot {
-	var others []string
+	var nodes []string
 	for _, r := range requests {
 		if r.AnnouncesMemberOf(observation.ClusterIDOf(v.Cluster)) {
-			others = append(others, r.Node)
+			nodes = append(nodes, r.Node)
 		}
 	}
-	return NewSnapshot(v, others...)
+	return NewSnapshot(v, nodes...)
 }
 
 // maySpeak reports whether the observations of an observer's live Node count: it has the role still

@@ -62,7 +62,9 @@ type Verdict struct {
 	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
 	// a confirmed member list.
 	Voters, Healthy, Quorum int
-	// Final reports whether no further observation can change the verdict.
+	// Final reports whether the review waits for no further observation, because none that is
+	// expected can change a refusal. An allow rests on a list that a quorum confirmed after the nonce:
+	// one that differs would be a later change.
 	Final bool
 	// Facts are what the sentences about the verdict need. Package words words them.
 	Facts Facts

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A View describes one etcd cluster while a deletion is reviewed. The bindings, grants and
-// observations are from one version of the EtcdCluster.
+// A View describes one etcd cluster while a deletion is reviewed. The bindings and grants are from
+// one version of the EtcdCluster, and the observations were read after it.
 type View struct {
 	// Cluster is never nil.
 	Cluster *v1alpha1.EtcdCluster
