@@ -24,15 +24,13 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-const testTimeout = 1500 * time.Millisecond
-
-// maxObserveTime is the limit of one Observe: twice the timeout, for the list and the members,
-// with a margin for a machine that runs other tests at the same time.
-const maxObserveTime = 2*testTimeout + 2*time.Second
+// maxObserveTime is the limit of one Observe: twice the timeout, with a margin for a machine
+// that runs other tests at the same time.
+const maxObserveTime = 2*defaultTimeout + 2*time.Second
 
 func newTestProber(t *testing.T) *Prober {
 	t.Helper()
-	p := New(Options{Timeout: testTimeout})
+	p := New(Options{Timeout: 1500 * time.Millisecond})
 	t.Cleanup(p.Close)
 	return p
 }

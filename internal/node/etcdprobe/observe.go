@@ -17,9 +17,10 @@ import (
 )
 
 // Observe reports the health of every member of a local server's cluster. It fetches a
-// member list that a quorum confirms, and then probes all members in parallel through their own
-// URLs. If a member hangs, Observe takes the Prober's timeout, or twice that if no quorum confirms
-// the list. The caller sets Node, NodeUID and Nonce.
+// member list that a quorum confirms, and probes all members in parallel through their own
+// URLs. Members that are cached from before are probed without waiting for the list. If a
+// member hangs, Observe takes the Prober's timeout, and never more than twice that. The
+// caller sets Node, NodeUID and Nonce.
 func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := parseRef(identity.Ref)
@@ -28,6 +29,9 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		return withinLimits(o)
 	}
 	local := identifiedServer{server, cluster, member}
+	cached, _ := p.cached(server)
+	prefetched := p.startPrefetch(ctx, local, cached)
+	defer prefetched.stop()
 	list, own := p.fetchMembers(ctx, local)
 	if own.leader != 0 {
 		o.Leader = v1alpha1.MemberID(hexID(own.leader))
@@ -37,13 +41,12 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	} else {
 		worked := list.endpoint
 		if own.err != nil { // the list came from another member
-			cached, _ := p.cached(server)
 			worked = cached.endpoint
 		}
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	listProbe{p, local, list}.run(ctx, &o)
+	listProbe{p, local, list, prefetched}.run(ctx, &o)
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
@@ -67,8 +70,9 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 // A listProbe probes all members of a list in parallel, and fetches the cluster's alarms.
 type listProbe struct {
 	*Prober
-	local identifiedServer
-	list  memberList
+	local      identifiedServer
+	list       memberList
+	prefetched *prefetch
 }
 
 // run adds the results to the observation.
@@ -93,7 +97,10 @@ func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan
 	for i, m := range members {
 		o.Members[i] = newMemberStatus(m)
 		go func() {
-			status := p.probeMember(ctx, p.local, m, p.list.endpoint)
+			status, ok := p.prefetched.result(m)
+			if !ok {
+				status = p.probeMember(ctx, p.local, m, p.list.endpoint)
+			}
 			results <- func() {
 				status.Alarms = o.Members[i].Alarms // the alarms may have come first
 				o.Members[i] = status
