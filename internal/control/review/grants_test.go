@@ -104,11 +104,7 @@ func removeGrants(t *testing.T, f *storetest.Fixture, c *v1alpha1.EtcdCluster) e
 func grantConflict(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)
-	probe, err := reviewer.store.RequestProbe(t.Context(), f.Cluster())
-	require.NoError(t, err)
-	defer probe.Release()
-	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
-		storetest.WaitTimeout, storetest.PollInterval)
+	probe := answeredProbe(t, f, reviewer)
 	nonce := f.Cluster().Spec.Nonce
 	attemptFor := func(i int, judge func(quorum.View, quorum.Request) quorum.Verdict) *attempt {
 		return &attempt{

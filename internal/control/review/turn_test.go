@@ -126,15 +126,22 @@ func attemptFor(t *testing.T, f *storetest.Fixture, i int, nonce string, limit t
 	}
 }
 
+// answeredProbe returns a probe request that all agents have answered.
+func answeredProbe(t *testing.T, f *storetest.Fixture, reviewer testReviewer) *clusterstore.ProbeRequest {
+	t.Helper()
+	probe, err := reviewer.store.RequestProbe(t.Context(), f.Cluster())
+	require.NoError(t, err)
+	t.Cleanup(probe.Release)
+	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
+		storetest.WaitTimeout, storetest.PollInterval)
+	return probe
+}
+
 // waitingTurn: a review waits for its turn while another one writes its grant.
 func waitingTurn(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
 	reviewer := newReviewer(f, 0)
-	probe, err := reviewer.store.RequestProbe(t.Context(), f.Cluster())
-	require.NoError(t, err)
-	defer probe.Release()
-	require.Eventually(t, func() bool { return len(probe.Result().Answers) == 3 },
-		storetest.WaitTimeout, storetest.PollInterval)
+	probe := answeredProbe(t, f, reviewer)
 	first, second := attemptFor(t, f, 0, "", 8*time.Second), attemptFor(t, f, 0, "", 8*time.Second)
 	first.result, second.result = probe.Result, probe.Result
 	var g errgroup.Group
@@ -147,7 +154,7 @@ func waitingTurn(t *testing.T, f *storetest.Fixture) {
 		}, storetest.WaitTimeout, storetest.PollInterval)
 		return quorum.Decide(v, r)
 	}
-	_, err = reviewer.turns.take(first, reviewer.turn)
+	_, err := reviewer.turns.take(first, reviewer.turn)
 	require.NoError(t, err)
 	require.NoError(t, g.Wait())
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
