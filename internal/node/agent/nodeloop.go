@@ -185,7 +185,7 @@ func (l *nodeLoop) currentNode(ctx context.Context) (*corev1.Node, error) {
 		}
 		return nil, nil
 	}
-	if l.written != nil && l.written.UID == node.UID && time.Since(l.writtenAt) < preferOwnWrite &&
+	if l.written != nil && time.Since(l.writtenAt) < preferOwnWrite &&
 		apiaccess.IsNewer(l.written, node) {
 		return l.written, nil
 	}

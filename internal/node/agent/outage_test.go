@@ -140,6 +140,23 @@ func TestLostEvents(t *testing.T) {
 		})
 	})
 
+	t.Run("watch of the Node, which is created again", func(t *testing.T) {
+		prepare := func(f *bubbleFixture) { f.facts.set(openNetwork()) }
+		inBubble(t, inService(testBoot), prepare, func(f *bubbleFixture) {
+			elapse(f.t, slowTick)
+			f.api.locked(func() {
+				f.api.silent = true
+				again := bornHeld(testNode)
+				again.Name, again.UID = testNode, "uid-2"
+				f.api.update(again)
+			})
+			holdsMember(f)
+			f.agent.onHostChange()
+			f.within(time.Second, observation.IsLabelled)
+			require.True(f.t, isFree(f.node()))
+		})
+	})
+
 	t.Run("watch of the host fails", func(t *testing.T) {
 		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
 			ctx, cancel := context.WithCancel(f.t.Context())
