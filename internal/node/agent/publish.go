@@ -324,7 +324,7 @@ func (r *clusterReporter) write(ctx context.Context, c *v1alpha1.EtcdCluster, o 
 	next := *own
 	next.Observation = o
 	made, err := r.publish(ctx, &next)
-	if err == nil {
+	if err == nil || apierrors.IsConflict(err) { // made is nil then
 		r.report(v1alpha1.ClusterID(c.Name)).object = made
 	}
 	return err

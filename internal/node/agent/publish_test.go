@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -239,6 +240,14 @@ func TestReporterVersions(t *testing.T) {
 		f.setCluster("c2", "c") // another object
 		f.wait(0)
 		require.Equal(t, "1", f.published()[2].over)
+
+		// After a restore of the API server, all versions are older than those that were written.
+		f.refused.set(refusal(http.StatusConflict))
+		f.setCluster("c2", "d")
+		f.wait(time.Second)
+		f.refused.set(nil)
+		f.wait(time.Minute)
+		require.Equal(t, "1", f.published()[3].over)
 	})
 }
 
