@@ -98,6 +98,7 @@ type publisherRun struct {
 
 	published    *spc.Inventory // the content of the ConfigMap
 	index        *spc.Index     // of the last list that was read
+	listed       time.Time      // when that list was requested
 	result       RefreshResult  // of the API, when that list was read
 	success      time.Time      // of the last refresh whose list was published
 	absences     spc.Absences
@@ -132,7 +133,7 @@ func (r *publisherRun) resume(ctx context.Context) time.Duration {
 		return 0
 	}
 	if at, err := time.Parse(time.RFC3339, have.Data[statusSucceeded]); err == nil {
-		r.success = at
+		r.success, r.listed = at, at
 	}
 	attempted, err := time.Parse(time.RFC3339, have.Data[statusAttempted])
 	if err != nil {
@@ -164,7 +165,8 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 	}
 	var summary *spc.Summary
 	if r.index != nil && nodes != nil {
-		now, absences := spc.Summarize(r.index, r.result.Pools, nodes, r.absences, began)
+		// The machine of a Node that is younger than the list is not known.
+		now, absences := spc.Summarize(r.index, r.result.Pools, nodes, r.absences, r.listed)
 		summary, r.absences = &now, absences
 		r.reportSummary(ctx, now)
 	}
@@ -200,7 +202,7 @@ func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now ti
 	}
 	full := *inventory
 	full.Records = result.Machines
-	r.index, r.result = spc.NewIndex(&full), result
+	r.index, r.result, r.listed = spc.NewIndex(&full), result, now
 	if err := r.publish(ctx, inventory, nodes); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ func TestPublisher(t *testing.T) {
 		"parts":                      testParts,
 		"large inventory":            testLargeInventory,
 		"machine without a node":     testMachineWithoutNode,
+		"machine of an old list":     testMachineOfOldList,
 		"nodes without a machine":    testNodesWithoutMachine,
 		"list that is not published": testNotPublished,
 		"groups with templates":      testGroups,
@@ -264,6 +265,26 @@ func testMachineWithoutNode(t *testing.T, s *fixture) {
 	require.Equal(t, 1, strings.Count(s.output.String(), "SPCMachineNeverNode"), "the event was repeated")
 	s.spc.SetNodes(up)
 	waitForRefresh()
+	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_machines_never_nodes 0")
+}
+
+// A machine joins while the API cannot be read. The last list is older than its Node, so it does not
+// show that the machine has one.
+func testMachineOfOldList(t *testing.T, s *fixture) {
+	s.spc.SetNodes(spc.Record{
+		PK: 1, InstanceID: "a", PrivateIP: "192.0.2.1", State: "building", Created: time.Now().UTC().Format(time.RFC3339),
+	})
+	stop := s.lead(t, s.publisher(t))
+	s.spc.Fail(spcserver.Failures()["500"])
+	<-time.After(time.Second)
+	s.addNode(t, "a", "192.0.2.1")
+	for range 3 {
+		waitForRefresh()
+	}
+	stop()
+	s.lead(t, s.publisher(t)) // the next leader begins with the list of this one
+	waitForRefresh()
+	require.NotContains(t, s.output.String(), "SPCMachineNeverNode")
 	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_machines_never_nodes 0")
 }
 
