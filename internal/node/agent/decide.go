@@ -48,8 +48,9 @@ type nodeDecision struct {
 	match      *spc.Match
 	report     spc.Report
 	openstack  openstack.Identity
-	// urgent is the hold only, rest is everything except the hold, and all is both.
-	urgent, rest, all nodepatch.Desired
+	// urgent is the hold only, rest is the protection, machine is which machine the node is, and all is
+	// the three.
+	urgent, rest, machine, all nodepatch.Desired
 }
 
 // decide combines the decisions into one description of the Node.
@@ -68,16 +69,19 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	d.urgent = nodepatch.OfHold(d.hold)
 	sanitize(&d.urgent)
 	d.rest = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	d.machine = nodepatch.Desired{Labels: map[string]*string{}, Annotations: map[string]*string{}}
 	if d.protection != nil {
 		d.addProtection(in)
 	}
 	d.addShutdown(in)
 	err := errors.Join(d.addSPC(in), d.addOpenStackIdentity(in.node))
-	sanitize(&d.rest)
 	d.all = d.urgent
 	d.all.Annotations, d.all.Labels = maps.Clone(d.urgent.Annotations), maps.Clone(d.urgent.Labels)
-	maps.Copy(d.all.Annotations, d.rest.Annotations)
-	maps.Copy(d.all.Labels, d.rest.Labels)
+	for _, part := range []*nodepatch.Desired{&d.rest, &d.machine} {
+		sanitize(part)
+		maps.Copy(d.all.Annotations, part.Annotations)
+		maps.Copy(d.all.Labels, part.Labels)
+	}
 	d.all.Conditions = slices.Concat(d.urgent.Conditions, d.rest.Conditions)
 	return d, err
 }
@@ -138,8 +142,8 @@ func (d *nodeDecision) addSPC(in nodeInputs) error {
 		return err
 	}
 	d.report = report
-	maps.Copy(d.rest.Annotations, report.Annotations)
-	maps.Copy(d.rest.Labels, report.Labels)
+	maps.Copy(d.machine.Annotations, report.Annotations)
+	maps.Copy(d.machine.Labels, report.Labels)
 	return nil
 }
 
@@ -168,7 +172,7 @@ func (d *nodeDecision) addOpenStackIdentity(n *corev1.Node) error {
 	}
 	value := string(text)
 	d.openstack = identity
-	d.rest.Annotations[openstack.Annotation] = &value
+	d.machine.Annotations[openstack.Annotation] = &value
 	return nil
 }
 

@@ -277,10 +277,10 @@ func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, scan evidence.Scan, n
 // it, with any status. Such a refusal must neither keep a node held nor leave a member
 // unprotected, so the parts of a refused decision are written separately. Each call writes at most
 // one part. The error of the refused whole is returned in any case, so the next pass writes the
-// other part.
+// next part.
 func (l *nodeLoop) writeDecision(ctx context.Context, node *corev1.Node, d nodeDecision) (*corev1.Node, error) {
 	after, err := l.writer.Apply(ctx, node, d.all)
-	for _, part := range []nodepatch.Desired{d.urgent, d.rest} {
+	for _, part := range []nodepatch.Desired{d.urgent, d.rest, d.machine} {
 		if after != node || !canWriteParts(err) || reflect.DeepEqual(part, d.all) {
 			return after, err
 		}

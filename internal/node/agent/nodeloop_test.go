@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -197,9 +198,12 @@ func TestRefusals(t *testing.T) {
 	} {
 		for refused, wanted := range map[string]func(*corev1.Node) bool{
 			observation.EtcdMemberLabel: isReleased, readiness.HoldAnnotation: observation.IsLabelled,
+			openstack.Annotation: observation.IsLabelled,
 		} {
 			t.Run(fmt.Sprint(refused, " ", code), func(t *testing.T) {
-				inBubble(t, bornHeld(testNode), func(f *bubbleFixture) {
+				node := bornHeld(testNode)
+				node.Spec.ProviderID = "openstack:///2b3b1b80-8b5c-4bd3-9a2f-1d4a0a3f6a11"
+				inBubble(t, node, func(f *bubbleFixture) {
 					holdsMember(f)
 					f.facts.set(openNetwork())
 					f.api.beforeWrite = func(body string) error {
