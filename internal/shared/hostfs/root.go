@@ -33,7 +33,7 @@ const (
 	// has a few dozen.
 	maxNames = 4096
 	// maxTries is how often a path is opened if the kernel cannot rule out that a directory on
-	// it has moved (openat2(2), EAGAIN).
+	// it has moved (openat2(2), EAGAIN), and how often a directory is watched that seems to move.
 	maxTries = 10
 )
 

@@ -182,8 +182,10 @@ func (w *dirWatch) removeMovedWatch(event fsnotify.Event) bool {
 // update adds and removes watches to match the host and reports whether any changed. It
 // removes before it adds: two watches on one directory are one watch, with the name of the
 // first.
+//
+// A directory that has no path, as a mount of a directory that was removed, is not watched.
 func (w *dirWatch) update() (changed bool, err error) {
-	for {
+	for range maxTries {
 		want := w.wantedDirs()
 		for dir, has := range w.dirs {
 			if is, wanted := want[dir]; !wanted || is.device != has.device || is.inode != has.inode {
@@ -196,10 +198,11 @@ func (w *dirWatch) update() (changed bool, err error) {
 		for dir, is := range want {
 			if _, has := w.dirs[dir]; !has {
 				err := w.add(dir)
-				added, changed = true, true
+				added = true
 				if IsAbsent(err) {
 					continue
 				}
+				changed = true
 				if err != nil {
 					return true, fmt.Errorf("watching %s: %w", dir, Reason(err))
 				}
@@ -208,9 +211,10 @@ func (w *dirWatch) update() (changed bool, err error) {
 			w.dirs[dir] = is
 		}
 		if !added {
-			return changed, nil
+			break
 		} // else compare again: a directory may have appeared before the watch was added
 	}
+	return changed, nil
 }
 
 // wantedDirs returns the directories to watch for the targets on the host as it is now.
