@@ -146,19 +146,20 @@ func (r *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 		}
 		delete(values, NodeGroupLabel)
 	}
-	var kept []string
+	var kept, remove []string
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		have, exists := n.Labels[key]
 		switch value := values[key]; {
 		case value == "" || have == value:
 		case exists:
-			kept = append(kept, fmt.Sprintf("%s=%s (SPC has %s)", key, have, value))
+			kept, remove = append(kept, fmt.Sprintf("%s=%s (SPC has %s)", key, have, value)), append(remove, key+"-")
 		default:
 			r.Labels[key], owned[key] = &value, true
 		}
 	}
 	if len(kept) > 0 {
-		r.addProblem(ReasonLabel, "labels not changed: "+strings.Join(kept, ", "))
+		r.addProblem(ReasonLabel, fmt.Sprintf("labels not changed: %s; to get the values of SPC, remove them: kubectl label "+
+			"node %s %s", strings.Join(kept, ", "), n.Name, strings.Join(remove, " ")))
 	}
 	r.addMachineProblems(n, record, t)
 	record.Created = ""

@@ -42,8 +42,8 @@ func TestDifferentLabelStays(t *testing.T) {
 	after := applied(n, report)
 	require.Equal(t, "set-by-hand", after.Labels[spc.SizeLabel])
 	require.Equal(t, "netatt9dgn-worker-2", after.Labels[spc.InstanceIDLabel])
-	require.Equal(t, "labels not changed: stackpoint.io/size=set-by-hand (SPC has c4.xlarge)",
-		after.Annotations[spc.ProblemAnnotation])
+	require.Equal(t, "labels not changed: stackpoint.io/size=set-by-hand (SPC has c4.xlarge); to get the values of SPC, "+
+		"remove them: kubectl label node "+n.Name+" stackpoint.io/size-", after.Annotations[spc.ProblemAnnotation])
 
 	// The size in the record changes. The label that Holdfast set stays as well.
 	delete(n.Labels, spc.SizeLabel)
