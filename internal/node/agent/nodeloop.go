@@ -26,6 +26,8 @@ const (
 	// maxSteps limits the steps of one pass. A release takes two: the first writes, and the
 	// second finds nothing left to write. Each conflict takes one more.
 	maxSteps = 5
+	// refusedPause is the longest time after a refused pass in which nothing wakes the loop.
+	refusedPause = time.Second
 	// preferOwnWrite is how long the answer to the agent's own write is preferred to an older
 	// copy from the watch.
 	preferOwnWrite = 10 * time.Second
@@ -74,7 +76,8 @@ type nodeLoop struct {
 }
 
 // run makes a pass whenever it is woken, and at every tick, until the context ends. After a
-// failure only time wakes it, so that a busy host does not add requests to an ill API server.
+// failure only time wakes it, so that a busy host does not add requests to an ill API server. After
+// a refusal it can be woken again soon.
 func (l *nodeLoop) run(ctx context.Context) error {
 	l.started = time.Now()
 	l.lastPass.set(l.started)
@@ -92,6 +95,13 @@ func (l *nodeLoop) run(ctx context.Context) error {
 			// The delay counts from the start of the failed pass, because a pass that hung has
 			// already waited.
 			delay, wake = retry.Next()-time.Since(began), nil
+			if isRefusal(err) { // a policy may refuse one part for ever, and the host may shut down
+				pause := min(delay, refusedPause)
+				if err := loop.Wait(ctx, pause, nil); err != nil {
+					return err
+				}
+				delay, wake = delay-pause, l.wake
+			}
 		}
 		if err := loop.Wait(ctx, delay, wake); err != nil {
 			return err
@@ -136,11 +146,12 @@ func (l *nodeLoop) logResult(ctx context.Context, err error) {
 // pass makes steps until nothing is left to write. On a conflict it decides again immediately,
 // because no further event may come; only repeated conflicts end the pass. After a conflict it also
 // gathers the facts of the host again. After a successful write it does not: a change of the host
-// since then has notified the loop, and gets a pass of its own.
+// since then has notified the loop, and gets a pass of its own. If a part of a decision was written
+// and another one failed, it decides again too.
 func (l *nodeLoop) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
-	var conflict error
+	var failed error
 	var facts *readiness.Facts
 	for range maxSteps {
 		node, err := l.currentNode(ctx)
@@ -155,13 +166,15 @@ func (l *nodeLoop) pass(ctx context.Context) error {
 		changed, err := l.step(ctx, node, *facts)
 		switch {
 		case apierrors.IsConflict(err):
-			conflict, facts = err, nil
-		case err != nil || !changed:
+			failed, facts = err, nil
+		case !changed:
 			return err
+		case err != nil:
+			failed = err
 		}
 	}
-	if conflict != nil {
-		return conflict
+	if failed != nil {
+		return failed
 	}
 	return errors.New("the Node changes after every write; another writer may revert the writes")
 }

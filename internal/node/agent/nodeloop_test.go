@@ -223,6 +223,37 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestShutdownDespiteRefusals: a part that is always refused must not delay the writes for a shutdown
+// of the host, which logind delays for five seconds.
+func TestShutdownDespiteRefusals(t *testing.T) {
+	node := inService(testBoot)
+	node.Spec.ProviderID = "openstack:///2b3b1b80-8b5c-4bd3-9a2f-1d4a0a3f6a11"
+	inBubble(t, node, func(f *bubbleFixture) {
+		holdsMember(f)
+		f.facts.set(openNetwork())
+		f.api.beforeWrite = func(body string) error {
+			if strings.Contains(body, openstack.Annotation) {
+				return refusal(http.StatusForbidden)
+			}
+			return nil
+		}
+	}, func(f *bubbleFixture) {
+		elapse(f.t, time.Minute)
+		answered := f.api.answered
+		for range 60 * 50 { // a busy host
+			f.agent.onHostChange()
+			elapse(f.t, 20*time.Millisecond)
+		}
+		require.Less(f.t, f.api.answered-answered, 3*60, "requests in a minute")
+		goingDown := openNetwork()
+		goingDown.GoingDown = true
+		f.host(goingDown)
+		f.within(2*time.Second, func(n *corev1.Node) bool {
+			return n.Spec.Unschedulable && n.Annotations[departure.ShutdownAnnotation] != ""
+		})
+	})
+}
+
 // TestNextAgent starts an agent on the node of a member that another agent has reported, as every
 // update does.
 func TestNextAgent(t *testing.T) {
