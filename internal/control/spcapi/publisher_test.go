@@ -268,8 +268,8 @@ func testMachineWithoutNode(t *testing.T, s *fixture) {
 	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_machines_never_nodes 0")
 }
 
-// A machine joins while the API cannot be read. The last list is older than its Node, so it does not
-// show that the machine has one.
+// A machine joins while the API cannot be read. The last list is older than its Node, so it does
+// not show that the machine has one.
 func testMachineOfOldList(t *testing.T, s *fixture) {
 	s.spc.SetNodes(spc.Record{
 		PK: 1, InstanceID: "a", PrivateIP: "192.0.2.1", State: "building", Created: time.Now().UTC().Format(time.RFC3339),

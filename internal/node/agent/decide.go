@@ -48,8 +48,8 @@ type nodeDecision struct {
 	match      *spc.Match
 	report     spc.Report
 	openstack  openstack.Identity
-	// urgent is the hold only, rest is the protection, machine is which machine the node is, and all is
-	// the three.
+	// urgent is the hold, rest is the protection, machine is which machine the node is, and all is the
+	// three.
 	urgent, rest, machine, all nodepatch.Desired
 }
 

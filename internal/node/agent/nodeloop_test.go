@@ -223,8 +223,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestShutdownDespiteRefusals: a part that is always refused must not delay the writes for a shutdown
-// of the host, which logind delays for five seconds.
+// TestShutdownDespiteRefusals: a part that is always refused must not delay the writes for a
+// shutdown of the host, which logind delays for five seconds.
 func TestShutdownDespiteRefusals(t *testing.T) {
 	node := inService(testBoot)
 	node.Spec.ProviderID = "openstack:///2b3b1b80-8b5c-4bd3-9a2f-1d4a0a3f6a11"
