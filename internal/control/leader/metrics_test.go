@@ -48,7 +48,7 @@ func TestMetrics(t *testing.T) {
 	idle()
 
 	m.set(&roundResult{
-		ignored: map[observation.IgnoredReason]int{observation.BadID: 2},
+		ignored: map[observation.IgnoredReason]int{observation.Invalid: 2},
 		clusters: []clusterResult{
 			resultOf(seen, &clusterState{overview: known, zones: []quorum.ZoneShare{
 				{Voters: 1}, {Zone: "a", Voters: 2, HoldsQuorum: true}, {Zone: "b"}, {Zone: "c", Voters: 1},
@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 	requireMetrics(t, m, []string{
 		`holdfast_webhook_leading 1`,
 		`holdfast_webhook_open_grants 3`,
-		`holdfast_webhook_observations_ignored{reason="BadID"} 2`,
+		`holdfast_webhook_observations_ignored{reason="Invalid"} 2`,
 		`holdfast_webhook_observations_ignored{reason="NotBound"} 0`,
 		`holdfast_etcd_list_known{etcd_cluster="a1"} 1`,
 		`holdfast_etcd_voters{etcd_cluster="a1"} 3`,

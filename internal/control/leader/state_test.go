@@ -221,12 +221,12 @@ func TestIgnoredObservations(t *testing.T) {
 	for range 2 {
 		m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 		require.Equal(t, map[string]float64{
-			string(observation.NotBound): 2, string(observation.BadID): 1,
+			string(observation.NotBound): 2, string(observation.Invalid): 1,
 			string(observation.NeverAsked): 1,
 		}, counted())
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), "%s", log)
-	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar BadID, liar NotBound, new NeverAsked, new NotBound"`)
+	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar Invalid, liar NotBound, new NeverAsked, new NotBound"`)
 	c.Observations = nil
 	m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 	require.Empty(t, counted())

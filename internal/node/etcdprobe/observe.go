@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -90,7 +91,7 @@ func (p listProbe) run(ctx context.Context, o *v1alpha1.Observation) {
 // observation, which the receiver makes. Nothing else changes the observation meanwhile.
 func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan func(), pending int) {
 	members := slices.SortedFunc(slices.Values(p.list.members), func(a, b *pb.Member) int {
-		return strings.Compare(hexID(a.ID), hexID(b.ID))
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	o.Members = make([]v1alpha1.MemberStatus, len(members))
 	results := make(chan func(), len(members)+1)

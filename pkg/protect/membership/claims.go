@@ -79,7 +79,6 @@ func newClaimReview(
 	}
 	for _, o := range observation.Confirmed(c.Observations) {
 		if observation.IsValid(o) && r.maySpeak(o) {
-			o.Members = observation.MergeDuplicates(o.Members)
 			r.lists = append(r.lists, o)
 		}
 	}

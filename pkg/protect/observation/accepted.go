@@ -27,12 +27,11 @@ func ClusterIDOf(c *v1alpha1.EtcdCluster) v1alpha1.ClusterID {
 }
 
 // Accepted returns the valid observations of observers, sorted by node. It includes old ones.
-// Each list contains each member once. Ignored returns the reasons for the others.
+// Ignored returns the reasons for the others.
 func Accepted(c *v1alpha1.EtcdCluster) []v1alpha1.Observation {
 	found := make([]v1alpha1.Observation, 0, len(c.Observations))
 	for _, o := range c.Observations {
 		if ignoredReason(c, o) == "" && IsValid(o) {
-			o.Members = MergeDuplicates(o.Members)
 			found = append(found, o)
 		}
 	}
@@ -77,47 +76,6 @@ func IsConfirmed(o v1alpha1.Observation) bool { return o.Linearizable && len(o.M
 // Confirmed returns the observations with a confirmed member list.
 func Confirmed(all []v1alpha1.Observation) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(all), func(o v1alpha1.Observation) bool { return !IsConfirmed(o) })
-}
-
-// MergeDuplicates merges the entries of one member into the worst of them: a voter if one of them
-// is, healthy and started only if all of them are, with the alarms of all. The API server rejects
-// such lists; with this function the arithmetic is right without that check.
-func MergeDuplicates(members []v1alpha1.MemberStatus) []v1alpha1.MemberStatus {
-	if isSortedSet(members) {
-		return members // The usual case. The members are not changed.
-	}
-	found := make([]v1alpha1.MemberStatus, 0, len(members))
-	for _, m := range members {
-		i := slices.IndexFunc(found, func(f v1alpha1.MemberStatus) bool { return f.ID == m.ID })
-		if i < 0 {
-			found = append(found, m)
-			continue
-		}
-		f := &found[i]
-		f.Learner, f.Healthy = f.Learner && m.Learner, f.Healthy && m.Healthy
-		f.PeerURLs, f.ClientURLs = slices.Concat(f.PeerURLs, m.PeerURLs), slices.Concat(f.ClientURLs, m.ClientURLs)
-		f.Alarms = slices.Concat(f.Alarms, m.Alarms)
-		if m.Name == "" {
-			f.Name = ""
-		}
-	}
-	slices.SortFunc(found, compareMembers)
-	return found
-}
-
-// isSortedSet reports whether the members are sorted, and each is there once.
-func isSortedSet(members []v1alpha1.MemberStatus) bool {
-	for i, m := range members {
-		isAgain := slices.ContainsFunc(members[:i], func(f v1alpha1.MemberStatus) bool { return f.ID == m.ID })
-		if isAgain || (i > 0 && compareMembers(members[i-1], m) > 0) {
-			return false
-		}
-	}
-	return true
-}
-
-func compareMembers(a, b v1alpha1.MemberStatus) int {
-	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.ID), string(b.ID)))
 }
 
 // FindMember returns the member's entry in a list.
@@ -170,7 +128,7 @@ const (
 // are a closed set, so that they can label a metric.
 type IgnoredReason string
 
-// The reasons. With one of the first six, the whole observation is ignored as an answer; with the
+// The reasons. With one of the first five, the whole observation is ignored as an answer; with the
 // others, only the named part. The API server already rejects most of these (manifests/base). If it
 // stores one nevertheless, no verdict changes.
 const (
@@ -182,12 +140,8 @@ const (
 	NotHeard IgnoredReason = "NotHeard"
 	// NeverAsked: the observation carries no nonce, so it answers no probe request.
 	NeverAsked IgnoredReason = "NeverAsked"
-	// BadID: the ID of a listed or local member is not valid: zero, too long, or not hex.
-	BadID IgnoredReason = "BadID"
-	// TooManyMembers: the list has more members than an etcd cluster can have.
-	TooManyMembers IgnoredReason = "TooManyMembers"
-	// MemberTwice: the list contains a member twice. The worse of the two entries counts.
-	MemberTwice IgnoredReason = "MemberTwice"
+	// Invalid: the observation is not valid (IsValid).
+	Invalid IgnoredReason = "Invalid"
 	// OthersMember: the observation claims a local member that is bound to another Node. Only the
 	// claim is ignored.
 	OthersMember IgnoredReason = "OthersMember"
@@ -197,9 +151,7 @@ const (
 
 // IgnoredReasons returns all reasons, sorted.
 func IgnoredReasons() []IgnoredReason {
-	all := []IgnoredReason{
-		NotBound, OtherNode, NotHeard, NeverAsked, BadID, TooManyMembers, MemberTwice, OthersMember, TimeAhead,
-	}
+	all := []IgnoredReason{NotBound, OtherNode, NotHeard, NeverAsked, Invalid, OthersMember, TimeAhead}
 	slices.Sort(all)
 	return all
 }
@@ -223,9 +175,7 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 		}{
 			{ignoredReason(c, o), ignoredReason(c, o) != ""},
 			{NeverAsked, o.Nonce == ""},
-			{BadID, !hasValidIDs(o)},
-			{TooManyMembers, len(o.Members) > maxMembers},
-			{MemberTwice, len(o.Members) <= maxMembers && len(MergeDuplicates(o.Members)) < len(o.Members)},
+			{Invalid, !IsValid(o)},
 			{OthersMember, slices.ContainsFunc(c.Spec.Members, isOthers)},
 			{TimeAhead, o.Time.After(now.Add(ClockSkew))},
 		} {
@@ -260,16 +210,22 @@ func ignoredReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReaso
 	return reason
 }
 
-// IsValid reports whether the member list of the observation can be one of an etcd cluster. An
-// invalid observation is ignored as a whole, as if its observer were silent.
-func IsValid(o v1alpha1.Observation) bool { return len(o.Members) <= maxMembers && hasValidIDs(o) }
+// IsValid reports whether the observation can be about an etcd cluster: it has at most twenty
+// members, each once, and all IDs are valid. An invalid observation is ignored as a whole, as if its
+// observer were silent.
+func IsValid(o v1alpha1.Observation) bool {
+	if len(o.Members) > maxMembers || o.LocalMember != "" && !IsValidID(string(o.LocalMember)) {
+		return false
+	}
+	for i, m := range o.Members {
+		if !IsValidID(string(m.ID)) || IsListed(v1alpha1.Observation{Members: o.Members[:i]}, m.ID) {
+			return false
+		}
+	}
+	return true
+}
 
 // Finds reports whether the agent found the server or the data of a member on its host.
 func Finds(o v1alpha1.Observation, id v1alpha1.MemberID) bool {
 	return o.LocalMember == id && !o.NoMember && IsValid(o)
-}
-
-func hasValidIDs(o v1alpha1.Observation) bool {
-	return (o.LocalMember == "" || IsValidID(string(o.LocalMember))) &&
-		!slices.ContainsFunc(o.Members, func(m v1alpha1.MemberStatus) bool { return !IsValidID(string(m.ID)) })
 }

@@ -74,10 +74,6 @@ func TestDecide(t *testing.T) {
 			text:    "which may have a member on node w9: no agent returned",
 			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
 		},
-		"member listed twice, once unhealthy": {
-			cluster: quorumtest.Voters(3).ListedTwice(2, func(m *v1alpha1.MemberStatus) { m.Healthy = false }).Silent(1, 2),
-			reason:  quorum.QuorumWouldBeLost, members: a, text: "of 3 voters",
-		},
 	} {
 		t.Run(name, c.run)
 	}

@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math/rand"
@@ -36,7 +37,7 @@ func FuzzDecide(f *testing.F) {
 	add(quorumtest.Voters(3).Granted(1), quorumtest.Deletion(0))
 	add(quorumtest.Voters(3).Dead(1).Silent(2), quorumtest.Deletion(1))
 	add(quorumtest.Voters(3).State(2, quorumtest.Gone).WithoutList(0), quorumtest.Deletion(2))
-	add(quorumtest.Voters(4).Learner(3).Unbound(0).ListedTwice(1, unhealthyMember), quorumtest.Deletion(0))
+	add(quorumtest.Voters(4).Learner(3).Unbound(0), quorumtest.Deletion(0))
 	other := quorum.Request{Node: "w9", UID: "u9", Labelled: true, Addresses: []string{quorumtest.Address(2)}}
 	add(quorumtest.Voters(3).Drained(1).State(0, quorumtest.Cordoned), quorumtest.Drain(0))
 	add(quorumtest.Voters(5).Rebound(1, 0).AlarmsUnknown(0), other)
@@ -284,9 +285,9 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 	for _, o := range v.Cluster.Observations {
 		all = append(all, o.Members...)
 	}
-	all = slices.DeleteFunc(observation.MergeDuplicates(all), func(m v1alpha1.MemberStatus) bool {
-		return !observation.IsValidID(string(m.ID))
-	})
+	slices.SortStableFunc(all, func(a, b v1alpha1.MemberStatus) int { return cmp.Compare(a.ID, b.ID) })
+	all = slices.CompactFunc(all, func(a, b v1alpha1.MemberStatus) bool { return a.ID == b.ID })
+	all = slices.DeleteFunc(all, func(m v1alpha1.MemberStatus) bool { return !observation.IsValidID(string(m.ID)) })
 	for i := range all {
 		all[i].Healthy, all[i].Alarms = true, nil
 	}

@@ -40,7 +40,6 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	for _, o := range ownObservations(s.Cluster, r) {
 		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
 		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
-			o.Members = observation.MergeDuplicates(o.Members)
 			t.ownLists = append(t.ownLists, o)
 		}
 	}

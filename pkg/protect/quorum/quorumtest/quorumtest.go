@@ -127,16 +127,6 @@ func (c *Cluster) RemovedFrom(o, i int) *Cluster {
 	return c
 }
 
-// ListedTwice adds a changed copy of member i to every list.
-func (c *Cluster) ListedTwice(i int, change func(*v1alpha1.MemberStatus)) *Cluster {
-	for o := range c.Cluster.Observations {
-		m := Member(i)
-		change(&m)
-		c.Cluster.Observations[o].Members = append(c.Cluster.Observations[o].Members, m)
-	}
-	return c
-}
-
 // Observer returns the observation of node i.
 func (c *Cluster) Observer(i int) *v1alpha1.Observation {
 	at := slices.IndexFunc(c.Cluster.Observations, func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
