@@ -147,6 +147,8 @@ type Binding struct {
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`
 	// NodeUID is the UID of that Node. A Node that registers again with the same name has another UID.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
 	NodeUID types.UID `json:"nodeUID"`
 	// Basis is what the binding rests on. It decides whether the Node is an observer, and whether the
 	// member is known to run there. Without one, neither is the case.
@@ -216,6 +218,9 @@ type DistinctServer struct {
 // doors. The members count as lost until all doors are shut. It gives up the machine: a member that
 // joins again on it counts as lost as well.
 type Grant struct {
+	// NodeUID is the UID of the Node.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MinLength=1
 	NodeUID types.UID `json:"nodeUID"`
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node"`

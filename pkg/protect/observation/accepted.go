@@ -197,7 +197,7 @@ func ignoredReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReaso
 	for _, b := range c.Spec.Members {
 		switch {
 		case b.Node != o.Node:
-		case b.NodeUID != o.NodeUID || o.NodeUID == "":
+		case b.NodeUID != o.NodeUID:
 			if reason != NotHeard {
 				reason = OtherNode
 			}

@@ -159,8 +159,7 @@ func IsAtAddress(m v1alpha1.MemberStatus, addresses []string) bool {
 }
 
 func hasAddressOf(hosts, addresses []string) bool {
-	return len(hosts) > 0 &&
-		slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(hosts, a) })
+	return slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(hosts, a) })
 }
 
 // IsLocalOnly reports whether a started member advertises only client URLs that are the same on

@@ -88,7 +88,7 @@ func Of(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []Place {
 		add := func(id v1alpha1.MemberID, by Source) { found[Place{Member: id, Node: n.Node, UID: n.UID}] |= by }
 		for _, b := range c.Spec.Members {
 			switch {
-			case b.NodeUID == n.UID && n.UID != "":
+			case b.NodeUID == n.UID:
 				add(b.MemberID, Bound)
 			case b.Node != n.Node:
 			case !observation.HasGrant(c, b):
@@ -106,7 +106,7 @@ func Of(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []Place {
 		}
 		reported := map[v1alpha1.MemberID]bool{}
 		for _, o := range c.Observations {
-			isOwn := o.Node == n.Node && o.NodeUID == n.UID && n.UID != "" && o.LocalMember != "" && observation.IsValid(o)
+			isOwn := o.Node == n.Node && o.NodeUID == n.UID && o.LocalMember != "" && observation.IsValid(o)
 			switch {
 			case !isOwn:
 			case o.NoMember:
@@ -117,10 +117,11 @@ func Of(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []Place {
 			}
 		}
 		for _, g := range c.Spec.Grants {
+			if g.NodeUID != n.UID {
+				continue
+			}
 			for _, id := range g.Members {
-				if g.NodeUID == n.UID && n.UID != "" {
-					add(id, pick(!reported[id] && hasLeft(id), Left, Granted))
-				}
+				add(id, pick(!reported[id] && hasLeft(id), Left, Granted))
 			}
 		}
 	}

@@ -84,7 +84,7 @@ func describeDrain(in Inputs) []string {
 	var at time.Time
 	for _, c := range in.Clusters {
 		for _, g := range c.Spec.Grants {
-			if g.NodeUID == in.UID && in.UID != "" && g.Drain != nil && g.Drain.Time.After(at) {
+			if g.NodeUID == in.UID && g.Drain != nil && g.Drain.Time.After(at) {
 				at = g.Drain.Time.Time
 			}
 		}
