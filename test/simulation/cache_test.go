@@ -209,6 +209,16 @@ func (s simulatedStore[T]) List() []any {
 	return found
 }
 
+// GetByKey returns the object of this name.
+func (s simulatedStore[T]) GetByKey(key string) (any, bool, error) {
+	for _, object := range s.cache.list() {
+		if object.GetName() == key {
+			return object, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
 // A replicaCaches has the methods of cache.Cache that the webhook uses.
 type replicaCaches struct {
 	cache.Cache

@@ -52,19 +52,14 @@ func (s *Store) readStates(ctx context.Context, states map[string]observation.No
 // that is. It shows whether a View may be enough for a decision, and no decision is made from it.
 func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, error) {
 	result := p.Result()
-	nodes, err := s.Nodes.List()
-	if err != nil {
-		return quorum.View{}, err
-	}
 	joined := observation.Join(result.Cluster, s.requester.observationsOf(p.uid))
 	states := map[string]observation.NodeState{}
 	for _, name := range append(NodeNames(joined), additional) {
-		states[name] = observation.NodeState{Known: true}
-	}
-	for _, node := range nodes {
-		if _, isWanted := states[node.Name]; isWanted {
-			states[node.Name] = observation.StateOf(node, s.departures)
+		node, err := s.Nodes.Get(name)
+		if err != nil {
+			return quorum.View{}, err
 		}
+		states[name] = LiveNode{Node: node}.State(s.departures)
 	}
 	view := s.viewOf(joined, states)
 	view.Nonces = result.Nonces

@@ -78,6 +78,23 @@ func (s *Set[T]) List() ([]T, error) {
 	return found, nil
 }
 
+// Get returns the object of this name without a namespace, which is shared as those of List are, or
+// the zero value if there is none. Before the first list, it returns ErrNotFilled.
+func (s *Set[T]) Get(name string) (found T, err error) {
+	if !s.informer.HasSynced() {
+		return found, fmt.Errorf("finding a %T: %w", found, ErrNotFilled)
+	}
+	object, exists, err := s.informer.GetStore().GetByKey(name)
+	if err != nil || !exists {
+		return found, err
+	}
+	found, ok := object.(T)
+	if !ok {
+		return found, fmt.Errorf("finding a %T: the cache has a %T", found, object)
+	}
+	return found, nil
+}
+
 // OnChange calls changed for each change that the Set learns of. The first value is the zero value
 // for a new object, and the second one for an object that is gone. If a watch missed the deletion,
 // the first one is the last version that the Set had.

@@ -51,11 +51,14 @@ func TestIsCurrent(t *testing.T) {
 	})
 }
 
-// TestList: before the first list, the objects are not known, which is an error.
+// TestList: before the first list, the objects are not known, which is an error. So is an object of
+// another kind.
 func TestList(t *testing.T) {
 	informer := &stubInformer{}
 	s := New[*corev1.Node](informer)
 	_, err := s.List()
+	require.ErrorIs(t, err, ErrNotFilled)
+	_, err = s.Get("n")
 	require.ErrorIs(t, err, ErrNotFilled)
 	informer.store = toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
@@ -63,8 +66,16 @@ func TestList(t *testing.T) {
 	found, err := s.List()
 	require.NoError(t, err)
 	require.Equal(t, []*corev1.Node{n}, found)
+	one, err := s.Get("n")
+	require.NoError(t, err)
+	require.Same(t, n, one)
+	one, err = s.Get("other")
+	require.NoError(t, err)
+	require.Nil(t, one)
 	require.NoError(t, informer.store.Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}))
 	_, err = s.List()
+	require.ErrorContains(t, err, "the cache has a *v1.Pod")
+	_, err = s.Get("p")
 	require.ErrorContains(t, err, "the cache has a *v1.Pod")
 }
 
