@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // A starterKind is a kind of starter in words.
@@ -170,7 +171,9 @@ func (st *starter) isHost(dir string) bool {
 //
 // A server whose unit is not known may be what one of them started.
 func (s *hostScan) addOpaque() {
-	isUnexplained := func(f detectedServer) bool { return f.Unit == "" && !f.InCluster }
+	isUnexplained := func(f detectedServer) bool {
+		return f.Unit == "" && f.Source != evidence.SystemdUnit && !f.InCluster
+	}
 	var opaque []string
 	for _, st := range s.starters {
 		if where := s.opaquePlace(st); where != "" {
@@ -305,13 +308,11 @@ func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
-// unitOf returns the host's unit that runs the process: the outermost one in its cgroup that the
-// host has.
+// unitOf returns the host's unit that runs the process, or nil.
 func (s *hostScan) unitOf(p etcdProcess) *starter {
-	for _, name := range p.owner.units {
-		if at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name }); at >= 0 {
-			return s.starters[at]
-		}
+	at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == p.owner.hostUnit })
+	if at < 0 {
+		return nil
 	}
-	return nil
+	return s.starters[at]
 }
