@@ -50,9 +50,6 @@ func (s *hostScan) addUnits() {
 		for _, text := range unit.all[:len(own)] {
 			unit.addCommands(text.content)
 		}
-		if _, err := s.root.Stat(own[0]); err != nil && unit.isServer() {
-			unit.addUnread(own[0], err) // a link to a disk that is not mounted, which is no absent file
-		}
 		s.starters = append(s.starters, unit)
 	}
 }

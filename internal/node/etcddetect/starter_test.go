@@ -105,7 +105,6 @@ func TestStarters(t *testing.T) {
 		"static pod of a client":  {pod("etcd-client.yaml", "command: [x, --etcd-servers=y, --data-dir=/data]"), ""},
 		"supervised backup":       {hosttest.Files{"/etc/init.d/etcd-backup": "x", "/etc/init.d/ssh": "x"}, ""},
 		"backup":                  {unit("etcd-backup.service", "/opt/etcd/save.sh"), ""},
-		"link of a backup":        {hosttest.Files{"/etc/systemd/system/etcd-backup.service": "-> /opt/x.service"}, ""},
 		"script of a backup":      {unit("etcd.service", "/opt/etcd-backup/run.sh"), ""},
 		"etcdctl":                 {unit("etcd-x.service", "/usr/bin/sudo -u etcd /usr/local/bin/etcdctl defrag"), ""},
 		"backup, another user":    {unit("etcd-x.service", "/sbin/runuser -u etcd -- /opt/etcd-backup/run.sh"), ""},

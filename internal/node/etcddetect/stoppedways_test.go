@@ -137,7 +137,6 @@ func stoppedWays() map[string]stoppedWay {
 	add("mask", "/srv/etcd", true, hosttest.Files{
 		etcdUnit: "", "/usr/lib/systemd/system/etcd.service": serviceOf("ExecStart=/usr/bin/etcd --data-dir /srv/etcd"),
 	})
-	add("unit file on a disk that is not mounted", "/data/etcd", false, hosttest.Files{etcdUnit: "-> /opt/etcd/etcd.service"})
 	add("section that systemd does not read", "/data/etcd", false, hosttest.Files{
 		etcdUnit: "[Service] Environment=ETCD_PASSWORD=x\nExecStart=/usr/bin/etcd\n",
 	})
