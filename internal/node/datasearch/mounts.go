@@ -184,6 +184,14 @@ func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	}, nil
 }
 
+// NotMounted returns those of the directories of a host on which nothing is mounted.
+func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
+	table, err := mountTable()
+	return slices.DeleteFunc(dirs, func(dir string) bool {
+		return slices.ContainsFunc(table, func(m mount) bool { return m.dir == filepath.Join(string(root), dir) })
+	}), err
+}
+
 // foreignMounts returns the directories below a root directory where a file system is mounted that
 // is neither on a device nor in memory.
 func foreignMounts(table []mount, root string) (dirs []string) {

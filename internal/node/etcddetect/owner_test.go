@@ -63,8 +63,10 @@ func TestCgroupOwner(t *testing.T) {
 		"kind in docker, unit":       {groupAgent, "/docker/ID/system.slice/etcd.service", inner},
 		"kind in docker, static pod": {groupAgent, "/docker/ID" + kind, static},
 		"sysbox in docker":           {groupAgent, "/docker/ID/syscont-cgroup-root/system.slice/etcd.service", inner},
-		"k3s server":                 {groupAgent, "/system.slice/k3s.service", cgroupOwner{unit: "k3s.service", hostUnit: "k3s.service"}},
-		"talos":                      {groupAgent, "/podruntime/etcd", container},
+		"k3s server": {
+			groupAgent, "/system.slice/k3s.service", cgroupOwner{unit: "k3s.service", hostUnit: "k3s.service"},
+		},
+		"talos": {groupAgent, "/podruntime/etcd", container},
 
 		"session":           {namespace, "/user.slice/user-1000.slice/session-3.scope", cgroupOwner{}},
 		"docker's own":      {groupAgent, "/system.slice/docker.service", cgroupOwner{}},

@@ -144,6 +144,12 @@ func stoppedWays() map[string]stoppedWay {
 	add("section that systemd does not read", "/data/etcd", false, hosttest.Files{
 		etcdUnit: "[Service] Environment=ETCD_PASSWORD=x\nExecStart=/usr/bin/etcd\n",
 	})
+	for _, dir := range []string{"/run/systemd/generator", "/etc/systemd/system"} {
+		add("disk that is not mounted, "+dir, "/mnt/x/data", false, hosttest.Files{
+			etcdUnit:                         serviceOf("ExecStart=/usr/bin/etcd --data-dir=/srv/etcd-disk/data"),
+			dir + "/srv-etcd\\x2ddisk.mount": "[Mount]\n",
+		})
+	}
 	addTemplates(add)
 	addPrograms(add)
 	return ways

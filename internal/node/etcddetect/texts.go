@@ -30,8 +30,10 @@ const (
 // directory of a member, to another text, or nowhere.
 type texts struct {
 	root hostfs.Root
-	// mayHang reports whether a path is on a file system of a network or of another program.
-	mayHang func(hostPath string) bool
+	// mayHang reports whether a path is on a file system of a network or of another program, and
+	// mountProblem whether it is on one that is not mounted.
+	mayHang      func(hostPath string) bool
+	mountProblem func(hostPath string) error
 	// all are in the order in which they were read.
 	all []text
 	// dirs are the directories with the data of a member that the texts mention.
@@ -72,7 +74,10 @@ var (
 
 // readTexts reads files, and what they mention. expand changes the content of these files.
 func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts {
-	t := &texts{root: s.root, mayHang: s.mayHang, binds: map[string]string{}, seen: map[string]bool{}}
+	t := &texts{
+		root: s.root, mayHang: s.mayHang, mountProblem: s.mountProblem,
+		binds: map[string]string{}, seen: map[string]bool{},
+	}
 	for depth := 0; depth <= maxTextDepth; depth++ {
 		mentions := dropIns(files)
 		for _, file := range files {
@@ -134,6 +139,9 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		return nil
 	}
 	t.seen[mention] = true
+	if err := t.mountProblem(mention); err != nil {
+		t.addUnread(mention, err)
+	}
 	matches, err := t.root.Glob(mention, t.isSkipped)
 	if err != nil {
 		t.addUnread(mention, err)
