@@ -280,11 +280,11 @@ func TestManyTexts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := hosttest.Files{
-				etcdUnit:                    serviceOf("ExecStartPre=/bin/rm /tmp/etcd-*", "ExecStart=/bin/etcd --data-dir=/data/etcd"),
+				etcdUnit:                    serviceOf("ExecStartPre=/bin/rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/etcd"),
 				"/data/etcd/member/snap/db": "x",
 			}
 			for i := range c.count {
-				files[fmt.Sprintf("/tmp/etcd-%d", i)] = strings.Repeat("\n", c.size)
+				files[fmt.Sprintf("/tmp/e-%d", i)] = strings.Repeat("\n", c.size)
 			}
 			s := New(hostfs.Root(hosttest.New(t, files)), nil).newScan()
 			s.addUnits()

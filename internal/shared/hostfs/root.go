@@ -32,8 +32,8 @@ const (
 	// maxNames is the most names that are read of a directory. A directory of certificates
 	// has a few dozen.
 	maxNames = 4096
-	// maxTries is how often a path is opened if the kernel cannot rule out that a directory on
-	// it has moved (openat2(2), EAGAIN).
+	// maxTries is how often a path is opened again if the kernel cannot rule out that a directory on
+	// it has moved (openat2(2), EAGAIN), and watches are compared again with directories that change.
 	maxTries = 10
 )
 

@@ -183,7 +183,7 @@ func (w *dirWatch) removeMovedWatch(event fsnotify.Event) bool {
 // removes before it adds: two watches on one directory are one watch, with the name of the
 // first.
 func (w *dirWatch) update() (changed bool, err error) {
-	for {
+	for try := 0; ; try++ {
 		want := w.wantedDirs()
 		for dir, has := range w.dirs {
 			if is, wanted := want[dir]; !wanted || is.device != has.device || is.inode != has.inode {
@@ -196,18 +196,18 @@ func (w *dirWatch) update() (changed bool, err error) {
 		for dir, is := range want {
 			if _, has := w.dirs[dir]; !has {
 				err := w.add(dir)
-				added, changed = true, true
+				added = true
 				if IsAbsent(err) {
 					continue
 				}
-				if err != nil {
+				if changed = true; err != nil {
 					return true, fmt.Errorf("watching %s: %w", dir, Reason(err))
 				}
 				w.started = w.started || len(is.starts) > 0
 			}
 			w.dirs[dir] = is
 		}
-		if !added {
+		if !added || try == maxTries {
 			return changed, nil
 		} // else compare again: a directory may have appeared before the watch was added
 	}
