@@ -145,18 +145,10 @@ func isStore(parent, name string) bool {
 	return strings.HasPrefix(name, "io.containerd.") || isVolumeOfPod(name)
 }
 
-// containerDir returns the directory in which docker or podman describes its containers, if this
-// is it or the one of docker's layers beside it, or "". The root directory of docker can have any
-// name.
-func containerDir(dir, name string) string {
-	parent := filepath.Base(dir)
-	switch {
-	case name == "overlay2", parent == "docker" && name == "containers":
-		return filepath.Join(dir, "containers")
-	case parent == "storage" && strings.HasSuffix(name, "-containers"):
-		return filepath.Join(dir, name)
-	}
-	return ""
+// isContainerDir reports whether docker or podman describes its containers in a directory, which is
+// left out. The root directory of docker can have another name: the walk then finds the files.
+func isContainerDir(parent, name string) bool {
+	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
 }
 
 // isVolumeOfPod reports whether a directory has the name of a PersistentVolume, as provisioners
