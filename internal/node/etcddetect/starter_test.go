@@ -280,7 +280,7 @@ func TestManyTexts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := hosttest.Files{
-				etcdUnit:                    serviceOf("ExecStartPre=/bin/rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/etcd"),
+				etcdUnit:                    serviceOf("ExecStartPre=rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/etcd"),
 				"/data/etcd/member/snap/db": "x",
 			}
 			for i := range c.count {
