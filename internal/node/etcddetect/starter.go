@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
-	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -259,11 +258,12 @@ func (s *hostScan) addServices() {
 		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
 		"/etc/s6-rc/source", "/etc/local.d", "/etc/systemd/user", "/etc/containers/systemd/users",
 	} {
-		names, err := s.root.ReadNames(dir)
-		if err != nil && !hostfs.IsAbsent(err) {
-			s.addUnknown("the services in %s: %v", dir, hostfs.Reason(err))
+		entries, err := s.root.ReadDir(dir)
+		if err != nil {
+			s.addUnknown("the services: %v", err)
 		}
-		for _, name := range names {
+		for _, entry := range entries {
+			name := entry.Name()
 			service := name
 			if slices.Contains([]string{".conf", ".ini", ".start", ".service", ".container", ".kube"}, path.Ext(name)) {
 				service = strings.TrimSuffix(name, path.Ext(name))
