@@ -229,6 +229,7 @@ func TestDetectStopped(t *testing.T) {
 			host: hosttest.Files{
 				"/etc/systemd/system/k3s.service":                service("ExecStart=/usr/local/bin/k3s server"),
 				"/run/systemd/generator/var-lib-rancher.mount":   "[Mount]\n",
+				"/run/systemd/generator/-.mount":                 "[Mount]\n",
 				"/run/systemd/generator/srv-backup.mount":        "[Mount]\n",
 				"/etc/systemd/system/var-lib-etcd.mount":         "-> /dev/null",
 				"/var/lib/rancher/k3s/server/db/etcd/lost+found": "x",

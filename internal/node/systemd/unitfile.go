@@ -97,13 +97,13 @@ func wantedUnits(root hostfs.Root) (names, unread []string) {
 }
 
 // MountPoints returns the directories of the mounts that the host's administrator set, in /etc/fstab
-// or as units.
+// or as units, without the root directory.
 func MountPoints(root hostfs.Root) (dirs []string) {
 	for _, dir := range []string{"/etc/systemd/system", "/run/systemd/generator"} {
 		entries, _ := root.ReadDir(dir) // UnitFiles reports an error
 		for _, entry := range entries {
 			name, isMount := strings.CutSuffix(entry.Name(), ".mount")
-			if isMount && !isMasked(root, filepath.Join(dir, entry.Name())) {
+			if isMount && name != "-" && !isMasked(root, filepath.Join(dir, entry.Name())) {
 				dirs = append(dirs, unit.UnitNamePathUnescape(name))
 			}
 		}
