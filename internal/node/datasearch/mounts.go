@@ -145,18 +145,10 @@ func isStore(parent, name string) bool {
 	return strings.HasPrefix(name, "io.containerd.") || isVolumeOfPod(name)
 }
 
-// containerDir returns the directory in which docker or podman describes its containers, if this
-// is it or the one of docker's layers beside it, or "". The root directory of docker can have any
-// name.
-func containerDir(dir, name string) string {
-	parent := filepath.Base(dir)
-	switch {
-	case name == "overlay2", parent == "docker" && name == "containers":
-		return filepath.Join(dir, "containers")
-	case parent == "storage" && strings.HasSuffix(name, "-containers"):
-		return filepath.Join(dir, name)
-	}
-	return ""
+// isContainerDir reports whether docker or podman describes its containers in a directory, which is
+// left out. The root directory of docker can have another name: the walk then finds the files.
+func isContainerDir(parent, name string) bool {
+	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
 }
 
 // isVolumeOfPod reports whether a directory has the name of a PersistentVolume, as provisioners
@@ -182,6 +174,14 @@ func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 		at := filepath.Join(string(root), hostPath)
 		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
 	}, nil
+}
+
+// NotMounted returns those of the directories of a host on which nothing is mounted.
+func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
+	table, err := mountTable()
+	return slices.DeleteFunc(dirs, func(dir string) bool {
+		return slices.ContainsFunc(table, func(m mount) bool { return m.dir == filepath.Join(string(root), dir) })
+	}), err
 }
 
 // foreignMounts returns the directories below a root directory where a file system is mounted that

@@ -112,3 +112,12 @@ func TestForeignMounts(t *testing.T) {
 	require.True(t, mayHang("/proc/1/x"))
 	require.False(t, mayHang("/procession"))
 }
+
+func TestNotMounted(t *testing.T) {
+	dirs, err := NotMounted("/", []string{"/proc", "/nowhere"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/nowhere"}, dirs)
+	dirs, err = NotMounted("/nowhere", []string{"/proc"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/proc"}, dirs, "that of the host")
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,6 +108,9 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 				hasLog = true
 				w.add(&w.found, dir, "a log of etcd")
 			}
+			if string(e.name) == "config.v2.json" {
+				w.addContainers(filepath.Dir(dir))
+			}
 			if e.mayBeDir() {
 				w.enter(ctx, fd, dir, string(e.name), depth)
 			}
@@ -117,8 +121,8 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 // enter walks a directory in an open one, unless it is left out.
 func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth int) {
 	at := filepath.Join(dir, name)
-	if list := containerDir(dir, name); list != "" {
-		w.add(&w.containerDirs, list, "the containers of an engine")
+	if isContainerDir(filepath.Base(dir), name) {
+		w.addContainers(at)
 	}
 	if w.mountPoints[at] || isStore(filepath.Base(dir), name) || w.isStoreOfHost(at) {
 		return
@@ -204,6 +208,12 @@ func (w *walker) add(list *[]string, dir, content string) {
 		return
 	}
 	*list = append(*list, w.root.HostPath(dir))
+}
+
+func (w *walker) addContainers(dir string) {
+	if !slices.Contains(w.containerDirs, w.root.HostPath(dir)) {
+		w.add(&w.containerDirs, dir, "the containers of an engine")
+	}
 }
 
 func (w *walker) addUnread(dir string, err error) {

@@ -85,7 +85,7 @@ func TestSearch(t *testing.T) {
 func TestContainerDirs(t *testing.T) {
 	result := newSearch(hosttest.New(t, hosttest.Files{
 		"/data/docker/containers/1/x": "x", "/srv/containers/1/x": "x", "/srv/storage/x": "x",
-		"/data/engine/overlay2/1/x": "x", "/data/engine/containers/1/x": "x",
+		"/data/engine/containers/1/config.v2.json": "x", "/data/engine/containers/2/config.v2.json": "x",
 		"/home/a/.local/share/containers/storage/overlay-containers/1/x": "x",
 	}), Limits{}).Once(t.Context())
 	require.ElementsMatch(t, []string{

@@ -16,11 +16,12 @@ import (
 // their own layers, which no search enters.
 func (s *hostScan) opaqueContainers() (places []string) {
 	for _, dir := range s.containerDirs {
-		ids, err := s.root.ReadNames(dir)
-		if err != nil && !hostfs.IsAbsent(err) {
-			s.addUnknown("the containers in %s: %v", dir, hostfs.Reason(err))
+		entries, err := s.root.ReadDir(dir)
+		if err != nil {
+			s.addUnknown("the containers: %v", err)
 		}
-		for _, id := range ids {
+		for _, entry := range entries {
+			id := entry.Name()
 			name, text := s.readContainer(dir, id)
 			isIts := func(f detectedServer) bool {
 				return strings.Contains(f.cgroups, id) || f.PID == 0 && strings.Contains(text, `"`+f.serverDataDir+`"`)

@@ -1,6 +1,10 @@
 package etcddetect
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +37,7 @@ func TestContainers(t *testing.T) {
 		},
 		"another root directory": {
 			hosttest.Files{
-				"/srv/engine/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`, "/srv/engine/overlay2/1/x": "x",
+				"/srv/engine/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`, // without overlay2
 			}, "container etcd",
 		},
 		"podman": {
@@ -107,4 +111,23 @@ func TestContainerBesideOldData(t *testing.T) {
 	require.Empty(t, findings.Data[0].Starter)
 	require.Len(t, findings.Unknown, 1)
 	require.Contains(t, findings.Unknown[0], "container etcd may start etcd")
+}
+
+// TestManyContainers has more containers than other directories are read of, as CRI-O can.
+func TestManyContainers(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		"/var/lib/docker/containers/0/config.v2.json": `{"Name":"/etcd","Path":"etcd"}`,
+	})
+	for i := range 5000 {
+		require.NoError(t, os.Mkdir(filepath.Join(root, "var/lib/docker/containers", strconv.Itoa(i+1)), 0o700))
+	}
+	names, err := os.Open(filepath.Join(root, "var/lib/docker/containers"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, names.Close()) }()
+	last, err := names.Readdirnames(-1)
+	require.NoError(t, err)
+	at := filepath.Join(root, "var/lib/docker/containers", last[len(last)-1])
+	const config = `{"Name":"/last-etcd","Path":"etcd"}`
+	require.NoError(t, os.WriteFile(filepath.Join(at, "config.v2.json"), []byte(config), 0o600))
+	require.Contains(t, strings.Join(detectWithSearch(t, root).Unknown, " "), "container last-etcd may start etcd")
 }

@@ -28,8 +28,10 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
+	"github.com/holdfast-dev/holdfast/internal/node/systemd"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -83,10 +85,12 @@ func (d *Detector) Detect() evidence.Scan {
 type hostScan struct {
 	*Detector
 	// mayHang reports whether a path is on a file system that texts must not lead to.
-	mayHang  func(hostPath string) bool
-	starters []*starter
-	found    []detectedServer
-	data     []evidence.Data
+	mayHang func(hostPath string) bool
+	// notMounted are the directories of file systems that the host is to mount and has not.
+	notMounted []string
+	starters   []*starter
+	found      []detectedServer
+	data       []evidence.Data
 	// containerDirs are those that the search of the local disks found.
 	containerDirs []string
 	// isSearching is set while the first search of the local disks has not ended.
@@ -100,11 +104,22 @@ type hostScan struct {
 
 func (d *Detector) newScan() *hostScan {
 	mayHang, err := datasearch.MayHang(d.root)
-	s := &hostScan{Detector: d, mayHang: mayHang}
+	notMounted, _ := datasearch.NotMounted(d.root, systemd.MountPoints(d.root)) // MayHang has the error too
+	s := &hostScan{Detector: d, mayHang: mayHang, notMounted: notMounted}
 	if err != nil {
 		s.addUnknown("the mounts of the host: %v", hostfs.Reason(err))
 	}
 	return s
+}
+
+// mountProblem returns an error if a path is on a file system that is not mounted.
+func (s *hostScan) mountProblem(name string) error {
+	for _, dir := range s.notMounted {
+		if strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/") {
+			return fmt.Errorf("nothing is mounted on %s", dir)
+		}
+	}
+	return nil
 }
 
 func (s *hostScan) addUnknown(format string, args ...any) {

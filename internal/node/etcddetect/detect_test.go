@@ -225,6 +225,20 @@ func TestDetectStopped(t *testing.T) {
 			},
 			unknown: []string{"systemd unit etcd.service (parsing the configuration file /etc/etcd.yml: "},
 		},
+		"disk of a layout that is not mounted": {
+			host: hosttest.Files{
+				"/etc/systemd/system/k3s.service":                service("ExecStart=/usr/local/bin/k3s server"),
+				"/run/systemd/generator/var-lib-rancher.mount":   "[Mount]\n",
+				"/run/systemd/generator/-.mount":                 "[Mount]\n",
+				"/run/systemd/generator/srv-backup.mount":        "[Mount]\n",
+				"/etc/systemd/system/var-lib-etcd.mount":         "-> /dev/null",
+				"/var/lib/rancher/k3s/server/db/etcd/lost+found": "x",
+			},
+			unknown: []string{
+				"the data directory /var/lib/rancher/k3s/server/db/etcd: nothing is mounted on /var/lib/rancher",
+				"the data directory /var/lib/rancher/rke2/server/db/etcd: nothing is mounted on /var/lib/rancher",
+			},
+		},
 		"unreadable instances": {
 			host: hosttest.Files{
 				"/etc/systemd/system/etcd@.service": service("ExecStart=/usr/bin/etcd --data-dir=/data/%i"), "/data": hosttest.Loop,

@@ -9,7 +9,7 @@ import (
 )
 
 // addStaticPods reads the static pods that may contain etcd: their name or their text has the word.
-// The kubelet reads every file in the directory.
+// The kubelet reads every file in the directory, and no directory in it.
 func (s *hostScan) addStaticPods() {
 	for _, dir := range s.manifestDirs() {
 		entries, err := s.root.ReadDir(dir)
@@ -17,10 +17,16 @@ func (s *hostScan) addStaticPods() {
 			s.addUnknown("the static pods: %v", err)
 		}
 		for _, entry := range entries {
+			if entry.IsDir() {
+				continue
+			}
 			file := path.Join(dir, entry.Name())
 			pod := &starter{kind: podStarter, name: file, files: []string{file}, texts: s.readTexts(unchanged, file)}
-			if strings.Contains(entry.Name()+pod.all[0].content, "etcd") {
+			switch {
+			case strings.Contains(entry.Name()+pod.all[0].content, "etcd"):
 				s.starters = append(s.starters, pod)
+			case pod.all[0].content == "" && len(pod.unread) > 0:
+				s.addUnknown("the static pod %s", pod.unread[0])
 			}
 		}
 	}

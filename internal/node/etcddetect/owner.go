@@ -7,11 +7,12 @@ import (
 
 // A cgroupOwner describes what runs a process, by its cgroups.
 type cgroupOwner struct {
-	// units are the units of the process, the host's own first. A machine of rkt or
-	// systemd-nspawn has units of its own below.
-	units     []string
-	container bool
-	pod       bool
+	// unit is the innermost unit of the process, and hostUnit that of the host's own systemd: only
+	// slices are above it. Users, and machines of LXC, rkt or systemd-nspawn, have units of their own,
+	// with any names.
+	unit, hostUnit string
+	container      bool
+	pod            bool
 	// static is set if the pod is from a file or URL of the kubelet and not from the API
 	// server.
 	static bool
@@ -34,7 +35,7 @@ const talosGroup = "podruntime"
 func (o *cgroupOwner) add(cgroup, own string) {
 	var owner cgroupOwner
 	names := namesInside(strings.Split(cgroup, "/"), strings.Split(own, "/"))
-	inPod := false
+	inPod, isOfHost := false, true
 	for i, name := range names {
 		switch {
 		case strings.Contains(name, "kubepods"), podUID(name) != "":
@@ -44,10 +45,14 @@ func (o *cgroupOwner) add(cgroup, own string) {
 		case isContainerGroup(name), name == "etcd" && i > 0 && names[i-1] == talosGroup:
 			owner = cgroupOwner{container: true, pod: owner.pod, static: owner.static}
 		case strings.HasSuffix(name, ".service") && !isRuntimeUnit(name) && (!owner.pod || own == ""):
-			owner = cgroupOwner{units: append(owner.units, name)}
+			owner = cgroupOwner{unit: name, hostUnit: owner.hostUnit}
+			if isOfHost {
+				owner.hostUnit = name
+			}
 		}
+		isOfHost = isOfHost && (name == "" || name == ".." || strings.HasSuffix(name, ".slice"))
 	}
-	if owner.pod || !o.pod && (owner.units != nil || owner.container) {
+	if owner.pod || !o.pod && (owner.unit != "" || owner.container) {
 		*o = owner
 	}
 }
@@ -65,14 +70,6 @@ func namesInside(names, own []string) []string {
 		}
 	}
 	return names[inside:]
-}
-
-// unit returns the innermost unit, or "" if the process is in none.
-func (o *cgroupOwner) unit() string {
-	if len(o.units) == 0 {
-		return ""
-	}
-	return o.units[len(o.units)-1]
 }
 
 // podUID returns the pod's UID from the name of its group: pod<uid>, or

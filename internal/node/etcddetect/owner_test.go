@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 )
 
@@ -15,7 +16,7 @@ const staticUID = "0123456789abcdef0123456789abcdef"
 // UID stands for the UID of a pod of the API server, STATIC for that of a static pod, AGENT for
 // that of the agent's pod, and ID and OTHER for containers.
 func TestCgroupOwner(t *testing.T) {
-	unit := cgroupOwner{units: []string{"etcd.service"}}
+	unit, inner := cgroupOwner{unit: "etcd.service", hostUnit: "etcd.service"}, cgroupOwner{unit: "etcd.service"}
 	container, pod := cgroupOwner{container: true}, cgroupOwner{pod: true, container: true}
 	static, onlyPod := cgroupOwner{pod: true, container: true, static: true}, cgroupOwner{pod: true}
 	const (
@@ -49,18 +50,23 @@ func TestCgroupOwner(t *testing.T) {
 			"/user.slice/user-1000.slice/user@1000.service/user.slice/user-libpod_pod_ID.slice/libpod-ID.scope/container",
 			container,
 		},
-		"lxc":             {systemdAgent, "/lxc.payload.etcd1/system.slice/etcd.service", unit},
-		"lxc, cgroupfs":   {groupAgent, "/lxc/etcd1/system.slice/etcd.service", unit},
+		"lxc":             {systemdAgent, "/lxc.payload.etcd1/system.slice/etcd.service", inner},
+		"lxc, cgroupfs":   {groupAgent, "/lxc/etcd1/system.slice/etcd.service", inner},
 		"lxc, no systemd": {groupAgent, "/lxc.payload.etcd1", cgroupOwner{}},
+		"unit of a user": {
+			systemdAgent, "/user.slice/user-1000.slice/user@1000.service/app.slice/etcd.service", inner,
+		},
 		"nspawn": {
 			systemdAgent, "/machine.slice/systemd-nspawn@e.service/payload/system.slice/etcd.service",
-			cgroupOwner{units: []string{"systemd-nspawn@e.service", "etcd.service"}},
+			cgroupOwner{unit: "etcd.service", hostUnit: "systemd-nspawn@e.service"},
 		},
-		"kind in docker, unit":       {groupAgent, "/docker/ID/system.slice/etcd.service", unit},
+		"kind in docker, unit":       {groupAgent, "/docker/ID/system.slice/etcd.service", inner},
 		"kind in docker, static pod": {groupAgent, "/docker/ID" + kind, static},
-		"sysbox in docker":           {groupAgent, "/docker/ID/syscont-cgroup-root/system.slice/etcd.service", unit},
-		"k3s server":                 {groupAgent, "/system.slice/k3s.service", cgroupOwner{units: []string{"k3s.service"}}},
-		"talos":                      {groupAgent, "/podruntime/etcd", container},
+		"sysbox in docker":           {groupAgent, "/docker/ID/syscont-cgroup-root/system.slice/etcd.service", inner},
+		"k3s server": {
+			groupAgent, "/system.slice/k3s.service", cgroupOwner{unit: "k3s.service", hostUnit: "k3s.service"},
+		},
+		"talos": {groupAgent, "/podruntime/etcd", container},
 
 		"session":           {namespace, "/user.slice/user-1000.slice/session-3.scope", cgroupOwner{}},
 		"docker's own":      {groupAgent, "/system.slice/docker.service", cgroupOwner{}},
@@ -120,7 +126,7 @@ func TestCgroupOwner(t *testing.T) {
 		"in a pod, other pod":   {innerAgent, "/kubepods/besteffort/podOTHERUID/ID/x.service", pod},
 		"in a pod, no engine":   {"/kubepods/podUID/ID/kubepods/podAGENT/OTHER", "/kubepods/podUID/ID/etcd.service", unit},
 		"in a pod, as a unit":   {inPod + "/system.slice/holdfast.service", inPod + "/system.slice/etcd.service", unit},
-		"own group not known":   {"", inPod + "/system.slice/etcd.service", unit},
+		"own group not known":   {"", inPod + "/system.slice/etcd.service", inner},
 		"own group not known 2": {"", inPod + "/kubepods/podSTATIC/ID", static},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,12 +173,42 @@ func FuzzCgroup(f *testing.F) {
 		var o cgroupOwner
 		o.add(cgroup, "/")
 		require.False(t, o.static && !o.pod, "%+v", o)
-		require.False(t, o.unit() != "" && (o.pod || o.container), "a unit excludes pods and containers: %+v", o)
-		for _, unit := range o.units {
+		require.False(t, o.unit != "" && (o.pod || o.container), "a unit excludes pods and containers: %+v", o)
+		for _, unit := range nonempty(o.unit, o.hostUnit) {
 			require.Contains(t, strings.Split(cgroup, "/"), unit)
 		}
 		before := o
 		o.add("/", "/")
 		require.Equal(t, before, o)
 	})
+}
+
+// TestUnitOfAnotherSystemd: a user, a machine or a container of the host can have a unit with the
+// name of the host's. Its server does not hide the stopped member of the host's unit.
+func TestUnitOfAnotherSystemd(t *testing.T) {
+	const segment = "/member/wal/0000000000000000-0000000000000000.wal"
+	for name, group := range map[string]string{
+		"lxc":    "/lxc.payload.c1/system.slice/etcd.service",
+		"user":   "/user.slice/user-1000.slice/user@1000.service/app.slice/etcd.service",
+		"nspawn": "/machine.slice/systemd-nspawn@c1.service/payload/system.slice/etcd.service",
+		"docker": "/system.slice/docker-" + hosttest.ContainerID + ".scope/system.slice/etcd.service",
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/data/etcd" + segment:                       string(walHead(t)),
+				"/containers/c1/var/lib/etcd/member/snap/db": "x",
+				etcdUnit: serviceOf("ExecStart=/usr/bin/etcd --data-dir=/data/etcd"),
+			})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: []string{"etcd", "--data-dir=/var/lib/etcd"}, Root: "/containers/c1", Cgroup: group,
+			})
+			findings := New(hostfs.Root(root), nil).Detect()
+			require.Empty(t, findings.Unknown)
+			require.Len(t, findings.Found, 2)
+			require.Equal(t, "systemd unit etcd.service", findings.Found[0].Where)
+			require.NotEqual(t, "etcd.service", findings.Found[0].Unit)
+			require.Equal(t, "data directory /data/etcd of systemd unit etcd.service, which does not run",
+				findings.Found[1].Where)
+		})
+	}
 }

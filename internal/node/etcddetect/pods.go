@@ -60,7 +60,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 // canBeOrdinaryPod reports whether a process is in a pod of the API server, by all that the
 // kernel shows of it.
 func (s *hostScan) canBeOrdinaryPod(p etcdProcess) bool {
-	if !p.owner.pod || p.owner.static || len(p.unread) > 0 || s.unitOf(p) != nil || p.owner.unit() != "" {
+	if !p.owner.pod || p.owner.static || len(p.unread) > 0 || s.unitOf(p) != nil || p.owner.unit != "" {
 		return false
 	}
 	_, err := p.root.Stat("/")

@@ -54,11 +54,15 @@ func programOf(unit string) *parentProgram {
 	return nil
 }
 
-// dataDirs returns the data directories of a layout: its own, and those that the settings of its
-// program mention.
+// dataDirs returns the data directories of a layout: its own, and those that its configuration or
+// the settings of its program mention.
 func (s *hostScan) dataDirs(l distroLayout) []string {
 	if l.program.name == "" {
-		return l.dataDirs
+		dirs := slices.Clone(l.dataDirs)
+		for _, dir := range s.readTexts(unchanged, nonempty(l.config)...).dirs {
+			dirs = append(dirs, dir.path)
+		}
+		return dirs
 	}
 	dirs := []string{l.program.etcdDataDir(l.program.defaultDir)}
 	if l.program.settings == "" {

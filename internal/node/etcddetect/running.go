@@ -90,8 +90,9 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	switch {
 	case unit != nil:
 		found.setUnit(unit.name)
-	case p.owner.unit() != "":
-		found.setUnit(p.owner.unit())
+	case p.owner.unit != "":
+		found.setUnit(p.owner.unit)
+		found.Unit = p.owner.hostUnit
 	case p.owner.static:
 		found.Source, found.Where = evidence.StaticPod, fmt.Sprintf("static pod, process %d", p.pid)
 	case p.owner.container || p.owner.pod:

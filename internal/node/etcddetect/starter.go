@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
-	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // A starterKind is a kind of starter in words.
@@ -170,7 +170,9 @@ func (st *starter) isHost(dir string) bool {
 //
 // A server whose unit is not known may be what one of them started.
 func (s *hostScan) addOpaque() {
-	isUnexplained := func(f detectedServer) bool { return f.Unit == "" && !f.InCluster }
+	isUnexplained := func(f detectedServer) bool {
+		return f.Unit == "" && f.Source != evidence.SystemdUnit && !f.InCluster
+	}
 	var opaque []string
 	for _, st := range s.starters {
 		if where := s.opaquePlace(st); where != "" {
@@ -256,11 +258,12 @@ func (s *hostScan) addServices() {
 		"/etc/supervisor/conf.d", "/etc/supervisor.d", "/etc/supervisord.d", "/etc/monit/conf.d", "/etc/monit.d",
 		"/etc/s6-rc/source", "/etc/local.d", "/etc/systemd/user", "/etc/containers/systemd/users",
 	} {
-		names, err := s.root.ReadNames(dir)
-		if err != nil && !hostfs.IsAbsent(err) {
-			s.addUnknown("the services in %s: %v", dir, hostfs.Reason(err))
+		entries, err := s.root.ReadDir(dir)
+		if err != nil {
+			s.addUnknown("the services: %v", err)
 		}
-		for _, name := range names {
+		for _, entry := range entries {
+			name := entry.Name()
 			service := name
 			if slices.Contains([]string{".conf", ".ini", ".start", ".service", ".container", ".kube"}, path.Ext(name)) {
 				service = strings.TrimSuffix(name, path.Ext(name))
@@ -305,13 +308,11 @@ func containsAny(text string, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
 }
 
-// unitOf returns the host's unit that runs the process: the outermost one in its cgroup that the
-// host has.
+// unitOf returns the host's unit that runs the process, or nil.
 func (s *hostScan) unitOf(p etcdProcess) *starter {
-	for _, name := range p.owner.units {
-		if at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == name }); at >= 0 {
-			return s.starters[at]
-		}
+	at := slices.IndexFunc(s.starters, func(st *starter) bool { return st.name == p.owner.hostUnit })
+	if at < 0 {
+		return nil
 	}
-	return nil
+	return s.starters[at]
 }

@@ -1,6 +1,7 @@
 package etcddetect
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -99,15 +100,20 @@ func TestStarters(t *testing.T) {
 		"static pod of another name": {
 			pod("my-etcd.json", `"args": ["--data-dir=/data"]`), "static pod my-etcd.json" + opaque,
 		},
-		"half of a static pod":    {pod("etcd.yaml", "comm"), "static pod etcd.yaml" + opaque},
-		"static pod of a manager": {pod("etcd-main.manifest", "command: [/etcd-manager]"), ""},
-		"static pod of a client":  {pod("etcd-client.yaml", "command: [x, --etcd-servers=y, --data-dir=/data]"), ""},
-		"supervised backup":       {hosttest.Files{"/etc/init.d/etcd-backup": "x", "/etc/init.d/ssh": "x"}, ""},
-		"backup":                  {unit("etcd-backup.service", "/opt/etcd/save.sh"), ""},
-		"script of a backup":      {unit("etcd.service", "/opt/etcd-backup/run.sh"), ""},
-		"etcdctl":                 {unit("etcd-x.service", "/usr/bin/sudo -u etcd /usr/local/bin/etcdctl defrag"), ""},
-		"backup, another user":    {unit("etcd-x.service", "/sbin/runuser -u etcd -- /opt/etcd-backup/run.sh"), ""},
-		"backup by su":            {unit("etcd-x.service", "/bin/su etcd -c '/opt/etcd-backup/run.sh'"), ""},
+		"static pod that cannot be read": {
+			hosttest.Files{"/etc/kubernetes/manifests/master.yaml": hosttest.Loop},
+			"the static pod /etc/kubernetes/manifests/master.yaml: too many levels of symbolic links",
+		},
+		"directory beside static pods": {hosttest.Files{"/etc/kubernetes/manifests/etcd/etcd.yaml": "x"}, ""},
+		"half of a static pod":         {pod("etcd.yaml", "comm"), "static pod etcd.yaml" + opaque},
+		"static pod of a manager":      {pod("etcd-main.manifest", "command: [/etcd-manager]"), ""},
+		"static pod of a client":       {pod("etcd-client.yaml", "command: [x, --etcd-servers=y, --data-dir=/data]"), ""},
+		"supervised backup":            {hosttest.Files{"/etc/init.d/etcd-backup": "x", "/etc/init.d/ssh": "x"}, ""},
+		"backup":                       {unit("etcd-backup.service", "/opt/etcd/save.sh"), ""},
+		"script of a backup":           {unit("etcd.service", "/opt/etcd-backup/run.sh"), ""},
+		"etcdctl":                      {unit("etcd-x.service", "/usr/bin/sudo -u etcd /usr/local/bin/etcdctl defrag"), ""},
+		"backup, another user":         {unit("etcd-x.service", "/sbin/runuser -u etcd -- /opt/etcd-backup/run.sh"), ""},
+		"backup by su":                 {unit("etcd-x.service", "/bin/su etcd -c '/opt/etcd-backup/run.sh'"), ""},
 		"network": {unit("etcd-x.service",
 			"/usr/bin/docker run --network etcd registry.example/etcdkeeper:v1"), ""},
 		"program of system":   {unit("etcd-x.service", "/usr/bin/rsync -a --groupmap etcd /a /b"), ""},
@@ -237,12 +243,14 @@ func TestMentionOnNetwork(t *testing.T) {
 		"settings": "EnvironmentFile=/mnt/nfs/etcd.env\nEnvironment=ETCD_DATA_DIR=/data\nExecStart=/usr/bin/etcd",
 		"data":     "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs/etcd",
 		"below":    "ExecStart=/usr/bin/etcd --data-dir=/mnt/nfs", // which is local
+		"wildcard": "EnvironmentFile=/mnt/*/wild.env\nExecStart=/usr/bin/etcd",
 		"backup":   "ExecStart=/usr/bin/etcdctl snapshot save /mnt/nfs/etcd",
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
 				"/etc/systemd/system/etcd.service": "[Service]\n" + lines,
 				"/mnt/nfs/etcd.env":                "ETCD_DATA_DIR=/mnt/nfs/etcd\n", "/mnt/nfs/etcd/member/snap/db": "x",
+				"/mnt/nfs/wild.env": "ETCD_DATA_DIR=/data\n",
 			})
 			s := New(hostfs.Root(root), nil).newScan()
 			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
@@ -256,6 +264,40 @@ func TestMentionOnNetwork(t *testing.T) {
 			}
 			require.Len(t, s.unknown, 1)
 			require.Contains(t, s.unknown[0], "is on a file system of a network or of another program")
+		})
+	}
+}
+
+// TestManyTexts: a wildcard in a unit leads to what any user has in /tmp. It costs little, and hides
+// no member that the unit names.
+func TestManyTexts(t *testing.T) {
+	for name, c := range map[string]struct {
+		count, size int
+		reason      string
+	}{
+		"large": {20, maxTextSize, "its files mention more than 256 KiB of texts"},
+		"many":  {maxMentions + 1, 1, "its files mention more than 1000 paths"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := hosttest.Files{
+				etcdUnit:                    serviceOf("ExecStartPre=rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/etcd"),
+				"/data/etcd/member/snap/db": "x",
+			}
+			for i := range c.count {
+				files[fmt.Sprintf("/tmp/e-%d", i)] = strings.Repeat("\n", c.size)
+			}
+			s := New(hostfs.Root(hosttest.New(t, files)), nil).newScan()
+			s.addUnits()
+			s.addStopped()
+			s.addOpaque()
+			require.Len(t, s.found, 1)
+			require.Empty(t, s.unknown)
+			require.Equal(t, []string{c.reason}, s.starters[0].skipped)
+			size := 0
+			for _, text := range s.starters[0].all {
+				size += len(text.content)
+			}
+			require.Less(t, size, maxTextsSize+1<<10)
 		})
 	}
 }

@@ -134,7 +134,7 @@ func (s *hostScan) addDataDirs() {
 func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 	info, err := s.root.Stat(dir)
 	if hostfs.IsAbsent(err) {
-		return nil
+		return s.mountProblem(dir)
 	}
 	if err != nil {
 		return err
@@ -143,8 +143,11 @@ func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 		return nil
 	}
 	has, err := hasMember(s.root, dir)
-	if err != nil || !has {
+	if err != nil {
 		return err
+	}
+	if !has {
+		return s.mountProblem(dir)
 	}
 	found := detectedServer{dirInfo: info, Server: evidence.Server{
 		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,

@@ -137,9 +137,19 @@ func stoppedWays() map[string]stoppedWay {
 	add("mask", "/srv/etcd", true, hosttest.Files{
 		etcdUnit: "", "/usr/lib/systemd/system/etcd.service": serviceOf("ExecStart=/usr/bin/etcd --data-dir /srv/etcd"),
 	})
+	add("configuration file of a snap", "/data/etcd", true, hosttest.Files{
+		"/etc/systemd/system/snap.etcd.etcd.service": serviceOf("ExecStart=/usr/bin/snap run etcd"),
+		"/var/snap/etcd/common/etcd.conf.yml":        "data-dir: /data/etcd\n",
+	})
 	add("section that systemd does not read", "/data/etcd", false, hosttest.Files{
 		etcdUnit: "[Service] Environment=ETCD_PASSWORD=x\nExecStart=/usr/bin/etcd\n",
 	})
+	for _, dir := range []string{"/run/systemd/generator", "/etc/systemd/system"} {
+		add("disk that is not mounted, "+dir, "/mnt/x/data", false, hosttest.Files{
+			etcdUnit:                         serviceOf("ExecStart=/usr/bin/etcd --data-dir=/srv/etcd-disk/data"),
+			dir + "/srv-etcd\\x2ddisk.mount": "[Mount]\n",
+		})
+	}
 	addTemplates(add)
 	addPrograms(add)
 	return ways

@@ -19,8 +19,10 @@ const (
 	// maxTextDepth is how often a text may lead to another one: a unit to a script, and the script
 	// to a file of settings.
 	maxTextDepth = 2
-	// maxMentions is the most paths that are followed from one starter.
-	maxMentions = 1000
+	// maxMentions is the most paths that are followed from one starter, and maxTextsSize the size of
+	// all texts that they lead to, in bytes. A wildcard can lead to files of any user, as in /tmp.
+	maxMentions  = 1000
+	maxTextsSize = 256 << 10
 )
 
 // texts are the files that tell how a server is started. They are in many languages, and none of
@@ -28,8 +30,10 @@ const (
 // directory of a member, to another text, or nowhere.
 type texts struct {
 	root hostfs.Root
-	// mayHang reports whether a path is on a file system of a network or of another program.
-	mayHang func(hostPath string) bool
+	// mayHang reports whether a path is on a file system of a network or of another program, and
+	// mountProblem whether it is on one that is not mounted.
+	mayHang      func(hostPath string) bool
+	mountProblem func(hostPath string) error
 	// all are in the order in which they were read.
 	all []text
 	// dirs are the directories with the data of a member that the texts mention.
@@ -42,6 +46,10 @@ type texts struct {
 	// mentions that were not followed.
 	unread, skipped []string
 	seen            map[string]bool
+	// mentions is the number of paths that were followed, and size that of the bytes in the texts
+	// among them.
+	mentions int
+	size     int64
 }
 
 // A text has the content of a file without its comments.
@@ -66,7 +74,10 @@ var (
 
 // readTexts reads files, and what they mention. expand changes the content of these files.
 func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts {
-	t := &texts{root: s.root, mayHang: s.mayHang, binds: map[string]string{}, seen: map[string]bool{}}
+	t := &texts{
+		root: s.root, mayHang: s.mayHang, mountProblem: s.mountProblem,
+		binds: map[string]string{}, seen: map[string]bool{},
+	}
 	for depth := 0; depth <= maxTextDepth; depth++ {
 		mentions := dropIns(files)
 		for _, file := range files {
@@ -124,20 +135,22 @@ func mentionsIn(content string) (mentions []string) {
 // files that may be texts. A mention with wildcards leads to each path that matches.
 func (t *texts) follow(mention string, isFirst bool) (files []string) {
 	mention = path.Clean(mention)
-	if t.seen[mention] || isOfKernel(mention) {
+	if t.seen[mention] || isOfKernel(mention) || t.isSkipped(mention) {
 		return nil
 	}
-	if t.seen[mention] = true; len(t.seen) > maxMentions {
-		t.skipped = append(t.skipped, fmt.Sprintf("its files mention more than %d paths", maxMentions))
-		return nil
+	t.seen[mention] = true
+	if err := t.mountProblem(mention); err != nil {
+		t.addUnread(mention, err)
 	}
-	if t.isSkipped(mention) {
-		return nil
-	}
-	matches, err := t.root.Glob(mention)
+	matches, err := t.root.Glob(mention, t.isSkipped)
 	if err != nil {
 		t.addUnread(mention, err)
 	}
+	if t.mentions+len(matches) > maxMentions {
+		t.skip(fmt.Sprintf("its files mention more than %d paths", maxMentions))
+		return nil
+	}
+	t.mentions += len(matches)
 	if isFirst && len(matches) == 0 {
 		t.absent = append(t.absent, mention)
 	}
@@ -153,6 +166,11 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		case info.IsDir():
 			t.addDir(at)
 		case info.Mode().IsRegular() && info.Size() <= maxTextSize && !isCertificate(at):
+			if t.size+info.Size() > maxTextsSize {
+				t.skip(fmt.Sprintf("its files mention more than %d KiB of texts", maxTextsSize>>10))
+				continue
+			}
+			t.size += info.Size()
 			files = append(files, at)
 		}
 	}
@@ -164,8 +182,14 @@ func (t *texts) isSkipped(name string) bool {
 	if !t.mayHang(name) {
 		return false
 	}
-	t.skipped = append(t.skipped, name+" is on a file system of a network or of another program")
+	t.skip(name + " is on a file system of a network or of another program")
 	return true
+}
+
+func (t *texts) skip(why string) {
+	if !slices.Contains(t.skipped, why) {
+		t.skipped = append(t.skipped, why)
+	}
 }
 
 // dropIns returns mentions of the files that add to YAML files, as those of k3s and RKE2 do.
@@ -193,7 +217,7 @@ func isCertificate(file string) bool {
 // programs that contain it place their data.
 func (t *texts) addDir(dir string) {
 	candidates := []string{dir, path.Join(dir, "etcd"), path.Join(dir, "server/db/etcd")}
-	byDefault, err := t.root.Glob(path.Join(dir, "*.etcd"))
+	byDefault, err := t.root.Glob(path.Join(dir, "*.etcd"), t.isSkipped)
 	if err != nil {
 		t.addUnread(dir, err)
 	}

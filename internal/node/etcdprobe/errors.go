@@ -197,6 +197,8 @@ func (a *attempts) add(e endpoint, err error) {
 		switch {
 		case f.outcome == outcomeUntrusted && strings.Contains(f.message, "signed by unknown authority"):
 			a.hint = cmp.Or(a.hint, authorityHint)
+		case strings.Contains(f.message, "failed to verify certificate"):
+			// The server's certificate has expired or is that of another host, so no credential helps.
 		case slices.Contains(rejections, f.outcome):
 			a.hint = credentialHint
 		}

@@ -119,6 +119,10 @@ func TestHint(t *testing.T) {
 		outcome: outcomeUntrusted,
 	}
 	rejected := &probeError{message: "remote error: tls: certificate required", outcome: outcomeUntrusted}
+	otherHost := &probeError{
+		message: "tls: failed to verify certificate: x509: certificate is valid for 10.0.0.1, not 127.0.0.1",
+		outcome: outcomeUntrusted,
+	}
 	for name, c := range map[string]struct {
 		failures []error
 		want     string
@@ -127,6 +131,8 @@ func TestHint(t *testing.T) {
 		"rejected by the server":                 {[]error{rejected}, credentialHint},
 		"unknown authority, then rejected":       {[]error{unknown, rejected}, credentialHint},
 		"rejected, then unknown authority":       {[]error{rejected, unknown}, credentialHint},
+		"certificate of another host":            {[]error{otherHost}, ""},
+		"another host, then rejected":            {[]error{otherHost, rejected}, credentialHint},
 		"timeout":                                {[]error{&probeError{message: "no response", outcome: outcomeTimeout}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

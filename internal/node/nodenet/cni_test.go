@@ -57,6 +57,11 @@ func TestConflist(t *testing.T) {
 			host: confs("1.conflist", pluginList(`{"type":"flannel","delegate":{"type":"ipvlan","ipam":{"type":"dhcp"}}}`)),
 			path: "1.conflist", plugins: []string{"flannel<", "ipvlan<flannel", "dhcp<flannel", "loopback<flannel"},
 		},
+		"delegates of delegates": {
+			host: confs("00-multus.conf", strings.Repeat(`{"name":"m","type":"multus","delegates":[`, 50)+
+				`{"type":"ptp"}`+strings.Repeat("]}", 50)),
+			path: "00-multus.conf", plugins: []string{"multus<", "ptp<multus"},
+		},
 		"Azure with addresses from a service": {
 			host: confs("15-azure-swift-overlay.conflist", pluginList(
 				`{"type":"azure-vnet","mode":"transparent","ipam":{"type":"azure-cns","mode":"overlay"}}`, `{"type":"portmap"}`)),

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-systemd/v22/unit"
+
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
 
@@ -92,6 +94,21 @@ func wantedUnits(root hostfs.Root) (names, unread []string) {
 		}
 	}
 	return names, unread
+}
+
+// MountPoints returns the directories of the mounts that the host's administrator set, in /etc/fstab
+// or as units, without the root directory.
+func MountPoints(root hostfs.Root) (dirs []string) {
+	for _, dir := range []string{"/etc/systemd/system", "/run/systemd/generator"} {
+		entries, _ := root.ReadDir(dir) // UnitFiles reports an error
+		for _, entry := range entries {
+			name, isMount := strings.CutSuffix(entry.Name(), ".mount")
+			if isMount && name != "-" && !isMasked(root, filepath.Join(dir, entry.Name())) {
+				dirs = append(dirs, unit.UnitNamePathUnescape(name))
+			}
+		}
+	}
+	return dirs
 }
 
 // IsTemplate reports whether a unit is a template for instances, such as etcd@.service.

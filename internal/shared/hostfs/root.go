@@ -129,12 +129,13 @@ func (r Root) ReadDir(dir string) ([]os.DirEntry, error) {
 }
 
 // Glob returns the sorted paths below the root that match a pattern. A path without wildcards
-// is returned even if it does not exist.
-func (r Root) Glob(pattern string) ([]string, error) {
+// is returned even if it does not exist. A wildcard matches no path that is left out, and none below
+// such a path.
+func (r Root) Glob(pattern string, isLeftOut func(name string) bool) ([]string, error) {
 	if !strings.ContainsAny(pattern, "*?[") {
 		return []string{pattern}, nil
 	}
-	dirs, err := r.Glob(path.Dir(pattern))
+	dirs, err := r.Glob(path.Dir(pattern), isLeftOut)
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +148,9 @@ func (r Root) Glob(pattern string) ([]string, error) {
 		}
 		for _, entry := range entries {
 			hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(base, ".")
-			if !hidden && MatchesAny([]string{base}, entry.Name()) {
-				all = append(all, path.Join(dir, entry.Name()))
+			at := path.Join(dir, entry.Name())
+			if !hidden && MatchesAny([]string{base}, entry.Name()) && !isLeftOut(at) {
+				all = append(all, at)
 			}
 		}
 	}

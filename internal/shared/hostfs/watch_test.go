@@ -9,6 +9,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func newDirWatch(root, target string, add func(dir string) error) dirWatch {
@@ -81,4 +82,29 @@ func TestUpdateReturnsWatchError(t *testing.T) {
 	_, err := w.update()
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.Empty(t, w.dirs)
+}
+
+// TestUpdateEndsAtRemovedMount has a target on which a directory is mounted that was removed. The
+// kernel's path for it leads nowhere, as long as the mount exists.
+func TestUpdateEndsAtRemovedMount(t *testing.T) {
+	root := t.TempDir()
+	dir, source := filepath.Join(root, "srv"), filepath.Join(root, "source")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	require.NoError(t, os.MkdirAll(source, 0o755))
+	if err := unix.Mount(source, dir, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("SKIPPED: a removed mount is not tested, because this test may not mount: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	require.NoError(t, os.Remove(source))
+	attempts := 0
+	w := newDirWatch(root, "/srv", func(dir string) error {
+		attempts++
+		require.Less(t, attempts, 100, "the comparison ends")
+		_, err := os.Stat(dir)
+		return err
+	})
+	changed, err := w.update()
+	require.NoError(t, err)
+	require.False(t, changed)
+	require.Positive(t, attempts)
 }

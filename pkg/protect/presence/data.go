@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -66,7 +67,8 @@ func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwn
 
 // sortData returns a scan in which the data of members are servers that do not run, and the data
 // whose owner is unknown are places that could not be read. The old data of a server is no server
-// once its member has left.
+// once its member has left. What may start a server has other data, if that which was found is that
+// of no member here.
 func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
 	isUnused := func(f evidence.FoundServer) bool {
 		return f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft
@@ -79,6 +81,7 @@ func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
 	}
 	scan.Data, scan.Found = data, slices.DeleteFunc(slices.Clone(scan.Found), isUnused)
 	found, unknown := slices.Clone(scan.Found), slices.Clone(scan.Unknown)
+	starter := ""
 	for _, d := range scan.Data {
 		switch owner := ownerOf(d, in); {
 		case slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Ref == d.Ref }):
@@ -87,7 +90,13 @@ func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
 			found = append(found, serverOfData(d))
 		case owner == ownerUnknown:
 			unknown = append(unknown, describeUnknownData(d, in))
+		default:
+			starter = cmp.Or(d.Starter, starter)
 		}
+	}
+	if starter != "" && len(found) == 0 {
+		unknown = append(unknown, starter+" may start etcd, and does not tell where its data is: "+
+			"what was found is not that of a member of this node; remove it if its member no longer exists")
 	}
 	scan.Found, scan.Unknown = found, unknown
 	return scan

@@ -95,6 +95,18 @@ func TestData(t *testing.T) {
 			MembershipUnknown,
 			"systemd unit etcd.service may start it",
 		},
+		"left, with starter": {
+			with(member("e"), starter), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MembershipUnknown,
+			"systemd unit etcd.service may start etcd, and does not tell where its data is",
+		},
+		"bound elsewhere, with starter": {
+			with(member("a"), starter), unannounced,
+			[]v1alpha1.EtcdCluster{unboundCluster()},
+			MembershipUnknown,
+			"systemd unit etcd.service may start etcd, and does not tell where its data is",
+		},
 		"unknown, announced": {
 			foreign,
 			Inputs{Announced: withEvents(nil)},

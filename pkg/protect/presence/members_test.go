@@ -237,7 +237,10 @@ func TestHasNoMemberOf(t *testing.T) {
 		"incomplete scan":          {evidence.Scan{Unknown: []string{"the process table"}}, false},
 		"data":                     {evidence.Scan{Data: []evidence.Data{{Ref: refs("a")[0]}}}, false},
 		"data of another cluster":  {evidence.Scan{Data: []evidence.Data{{Ref: withEvents(nil)[0]}}}, true},
-		"disks not searched":       {evidence.Scan{Searching: true}, false},
+		"data that may not be all": {
+			evidence.Scan{Data: []evidence.Data{{Ref: withEvents(nil)[0], Starter: etcdUnit}}}, false,
+		},
+		"disks not searched": {evidence.Scan{Searching: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, HasNoMemberOf(quorumtest.ClusterID, c.scan)) })
 	}
