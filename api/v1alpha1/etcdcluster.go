@@ -178,8 +178,8 @@ const (
 	// BasisRole: the Node has a role, and announces the member.
 	BasisRole BindingBasis = "Role"
 	// BasisAddress: no Node with a role has announced the cluster. The lists that count name an
-	// address of this Node, and of the Nodes with such an address it alone announces the member. If
-	// the lists name no addresses of Nodes, no other Node announces the member.
+	// address of this Node, and of no other one, or of none that can be right. If the lists name no
+	// addresses of Nodes, no other Node announces the member.
 	BasisAddress BindingBasis = "Address"
 	// BasisDisputed is one of the bases above, and another Node is as likely to run the member.
 	BasisDisputed BindingBasis = "Disputed"
