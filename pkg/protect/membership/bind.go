@@ -35,10 +35,10 @@ type Refusal struct {
 //
 // A member is bound to the Node that announces it. Of several, a Node with a role takes precedence,
 // if only those are observers, and then a Node with an address of the member. Between equals, an
-// unbound member stays unbound, and a bound one becomes disputed. Where addresses decide, it is also
-// disputed while another Node has its address, because the agent of that one may not run yet. A
-// claim without support is bound to protect its own Node: any agent can announce any member, and any
-// kubelet can write any address into its own Node.
+// unbound member stays unbound, and a bound one becomes disputed. Where addresses decide, it is
+// also disputed while another Node has its address, because the agent of that one may not run yet.
+// A claim without support is bound to protect its own Node: any agent can announce any member, and
+// any kubelet can write any address into its own Node.
 //
 // A claim without support passes to a Node with more. Otherwise the binding of a Node that exists
 // passes to another Node only if its own agent reports that its host has no member, while the

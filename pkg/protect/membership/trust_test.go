@@ -92,7 +92,7 @@ func (m mode) newMember() *quorumtest.Cluster {
 	return w
 }
 
-// The host of the member registers after the worker has claimed the member, and its agent runs later.
+// The host of the member registers after the worker has claimed the member. Its agent runs later.
 // F21: a worker claimed a member before its host had a Node, stayed bound to it, and called dead
 // voters healthy.
 func TestF21HostRegistersLater(t *testing.T) {
@@ -183,6 +183,23 @@ func TestF21HostRegistersLater(t *testing.T) {
 			require.Contains(t, words.Summary(quorum.Summarize(w.View)), "counts as lost", "until it is proven healthy there")
 		})
 	})
+}
+
+// One of three hosts has no role and no address of its member. A worker that forges that address
+// gets the binding. The member is lost with the host nevertheless, because the host announces it.
+func TestHostBehindForgedAddress(t *testing.T) {
+	m := modes()["roles"]
+	w, nodes := m.voters(3).URLs(2, "https://203.0.113.3:2380"), m.nodes(3)
+	nodes[2].HasRole = false
+	worker, _ := quorumtest.Intruder(2)
+	worker.Addresses = []string{"203.0.113.3"}
+	for range 2 {
+		bind(w, append(nodes, worker))
+	}
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members))
+	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
+	w.State(2, quorumtest.Departing)
+	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "counts as lost: its node w3 is about to be deleted")
 }
 
 // F57: a worker claimed a member first, called dead voters healthy, and blocked deletions.
