@@ -15,9 +15,16 @@ import (
 const firstUseAfter = time.Minute
 
 // ObserversOf returns which Nodes are observers of the cluster: those with a role, as soon as one
-// of them announces a member that a list contains.
+// of them announces a member that the list of one contains. The list of another Node shows nothing:
+// a Node may announce a member that has left, because its agent does not run any more.
 func ObserversOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) v1alpha1.Observers {
-	lists := observation.Confirmed(c.Observations)
+	isOfRole := func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(nodes, func(n observation.AnnouncingNode) bool {
+			return n.HasRole && n.Node == o.Node && n.UID == o.NodeUID
+		})
+	}
+	lists := slices.DeleteFunc(observation.Confirmed(c.Observations),
+		func(o v1alpha1.Observation) bool { return !isOfRole(o) })
 	if c.Spec.Observers == v1alpha1.NodesWithRole || slices.ContainsFunc(nodes, func(n observation.AnnouncingNode) bool {
 		return n.HasRole && slices.ContainsFunc(announcedBy(n, c), func(id v1alpha1.MemberID) bool {
 			return observation.IsListedByAny(lists, id)
