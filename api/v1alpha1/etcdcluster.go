@@ -238,7 +238,8 @@ type Grant struct {
 	// +optional
 	Drain *Door `json:"drain,omitempty"`
 	// Remove is open because a mark on the Node was allowed by which its distribution removes the
-	// member. It is shut when the mark is there, or was not set in time.
+	// member. It is shut when the mark is there, or was not set in time; for an EtcdMember of k0s,
+	// when the member has left.
 	//
 	// +optional
 	Remove *Door `json:"remove,omitempty"`
@@ -284,7 +285,8 @@ type Door struct {
 	//
 	// +optional
 	BreakGlass bool `json:"breakGlass,omitempty"`
-	// Version is the resourceVersion of the Node that may be deleted. Only the door Delete has one.
+	// Version is the resourceVersion of the Node that may be deleted, or marked for the removal of its
+	// member. Only the doors Delete and Remove have one, and the latter not for an EtcdMember of k0s.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

@@ -105,7 +105,7 @@ func TestEtcdMembers(t *testing.T) {
 			require.Contains(t, got.Result.Message, c.message)
 			var nodes []string
 			for _, r := range f.requests {
-				require.True(t, r.Door == quorum.DoorRemove && r.StopsFirst)
+				require.True(t, r.Door == quorum.DoorRemove && r.StopsFirst && r.Version == "", "no Node shows the removal")
 				nodes = append(nodes, r.Node)
 			}
 			require.ElementsMatch(t, c.nodes, nodes)
