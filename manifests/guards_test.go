@@ -68,7 +68,30 @@ func testGuardPods(t *testing.T, server *apiserver.Server) {
 			requireVerdict(t, test.want, err)
 		})
 	}
+	t.Run("pods of kubelets", func(t *testing.T) { testMirrorPods(t, server) })
 	t.Run("deletion", func(t *testing.T) { testPodDeletion(t, server, webhook, agent) })
+}
+
+// testMirrorPods checks that no kubelet creates a pod in the namespace. It could take the name of
+// the guard pod of another node, or with the labels of the webhook its reviews.
+func testMirrorPods(t *testing.T, server *apiserver.Server) {
+	node, kubelet, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "worker"})
+	require.NoError(t, err)
+	t.Cleanup(func() { remove(t, server, "worker") })
+	for namespace, want := range map[string]string{
+		"holdfast-system": "a kubelet may not create pods in the namespace holdfast-system", "default": "",
+	} {
+		_, err := clientOf(t, kubelet).CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "holdfast-guard-etcd-1", Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "x"},
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID, Controller: new(true),
+				}},
+			},
+			Spec: corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "x", Image: "x"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		requireVerdict(t, want, err)
+	}
 }
 
 // testPodDeletion checks that the webhook deletes guard pods only, and that the policies do not

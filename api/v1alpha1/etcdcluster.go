@@ -180,8 +180,8 @@ const (
 	// BasisRole: the Node has a role, and announces the member.
 	BasisRole BindingBasis = "Role"
 	// BasisAddress: no Node with a role has announced the cluster. The lists that count name an
-	// address of this Node, and of the Nodes with such an address it alone announces the member. If
-	// the lists name no addresses of Nodes, no other Node announces the member.
+	// address of this Node, and of no other one, or of none that can be right. If the lists name no
+	// addresses of Nodes, no other Node announces the member.
 	BasisAddress BindingBasis = "Address"
 	// BasisDisputed is one of the bases above, and another Node is as likely to run the member.
 	BasisDisputed BindingBasis = "Disputed"
@@ -243,7 +243,8 @@ type Grant struct {
 	// +optional
 	Drain *Door `json:"drain,omitempty"`
 	// Remove is open because a mark on the Node was allowed by which its distribution removes the
-	// member. It is shut when the mark is there, or was not set in time.
+	// member. It is shut when the mark is there, or was not set in time; for an EtcdMember of k0s,
+	// when the member has left.
 	//
 	// +optional
 	Remove *Door `json:"remove,omitempty"`
@@ -289,7 +290,8 @@ type Door struct {
 	//
 	// +optional
 	BreakGlass bool `json:"breakGlass,omitempty"`
-	// Version is the resourceVersion of the Node that may be deleted. Only the door Delete has one.
+	// Version is the resourceVersion of the Node that may be deleted, or marked for the removal of its
+	// member. Only the doors Delete and Remove have one, and the latter not for an EtcdMember of k0s.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64

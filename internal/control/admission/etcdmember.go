@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +39,9 @@ func parseEtcdMember(req admissionv1.AdmissionRequest) (review, error) {
 }
 
 // decideEtcdMember decides about the removal of a member by k0s: it must be allowed on every Node
-// that may have the member. A controller that runs no kubelet has no Node, and is not protected.
+// that may have the member. The Node with the name of the member comes first. If the answer about
+// it is about the member, it counts alone: a worker can announce any member, and forge its address.
+// A controller that runs no kubelet has no Node, and is not protected.
 func (h *Handler) decideEtcdMember(ctx context.Context, r *review) answer {
 	nodes, err := h.nodes(ctx)
 	named, errNamed := h.node(ctx, r.etcdMember.Name)
@@ -63,7 +66,9 @@ func (h *Handler) decideEtcdMember(ctx context.Context, r *review) answer {
 		if a.Reason == quorum.NothingToProtect {
 			continue
 		}
-		if last, r.node = a, one.node; !a.Allowed {
+		isAbout := func(v quorum.Verdict) bool { return slices.Contains(v.Members, r.etcdMember.Member) }
+		last, r.node = a, one.node
+		if !a.Allowed || node == named && slices.ContainsFunc(a.Verdicts, isAbout) {
 			break
 		}
 	}

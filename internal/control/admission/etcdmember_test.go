@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -44,6 +46,8 @@ func TestEtcdMembers(t *testing.T) {
 	stays, leaves := k0sMember("n1", "", false), k0sMember("n1", "", true)
 	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 2 would stay"}
 	kept := quorum.Decision{Allowed: true, Reason: quorum.QuorumKept, Message: "2 of 2 stay"}
+	keptMember := kept
+	keptMember.Verdicts = []quorum.Verdict{{Allowed: true, Members: []v1alpha1.MemberID{"3a"}}}
 	for name, c := range map[string]struct {
 		operation    admissionv1.Operation
 		old, updated string
@@ -72,6 +76,16 @@ func TestEtcdMembers(t *testing.T) {
 				f.live = nil
 				f.decisions = map[string]quorum.Decision{"n1": {Allowed: true, Reason: quorum.NothingToProtect}}
 			}, lost, 403, lost.Message, []string{"n1", "n2"},
+		},
+		"a worker announces what cannot be parsed": {
+			update, stays, leaves, func(f *fixture) {
+				worker := *f.live.DeepCopy()
+				worker.Name, worker.UID = "n2", "uid-2"
+				worker.Annotations[observation.AnnouncementAnnotation] = "{"
+				f.cached = []corev1.Node{worker, *f.live}
+				f.live = nil
+				f.decisions = map[string]quorum.Decision{"n1": keptMember}
+			}, lost, 200, keptMember.Message, []string{"n1"},
 		},
 		"controller without a Node": {
 			update, stays, leaves, func(f *fixture) { f.cached, f.live = []corev1.Node{}, nil }, lost, 200,
@@ -105,7 +119,7 @@ func TestEtcdMembers(t *testing.T) {
 			require.Contains(t, got.Result.Message, c.message)
 			var nodes []string
 			for _, r := range f.requests {
-				require.True(t, r.Door == quorum.DoorRemove && r.StopsFirst)
+				require.True(t, r.Door == quorum.DoorRemove && r.StopsFirst && r.Version == "", "no Node shows the removal")
 				nodes = append(nodes, r.Node)
 			}
 			require.ElementsMatch(t, c.nodes, nodes)

@@ -55,7 +55,7 @@ func parseRemoval(req admissionv1.AdmissionRequest) (review, error) {
 		return r, fmt.Errorf("it names %q, but its objects are %q with UID %q and %q with UID %q",
 			req.Name, old.Name, old.UID, updated.Name, updated.UID)
 	}
-	r.node, r.removal = old, departure.RemovalBy(old, updated)
+	r.node, r.version, r.removal = old, old.ResourceVersion, departure.RemovalBy(old, updated)
 	return r, nil
 }
 

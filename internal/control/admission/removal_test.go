@@ -61,8 +61,10 @@ func TestReviewedRemovals(t *testing.T) {
 		check        func(*testing.T, quorum.Request)
 	}{
 		"allowed": {
+			node:     func(n *corev1.Node) { n.ResourceVersion = "7" },
 			decision: kept, code: 200, message: kept.Message,
 			event: "Normal RemovalAllowed user alice may remove the member of this node: 2 of 2 stay",
+			check: func(t *testing.T, r quorum.Request) { require.Equal(t, "7", r.Version) },
 		},
 		"refused": {decision: lost, code: 403, message: lost.Message, event: refusedEvent + lost.Message},
 		"RKE2": {

@@ -27,8 +27,8 @@ type review struct {
 	// node is the Node as the API server was about to delete it. For an eviction it is empty until
 	// the pod and its Node have been read.
 	node *corev1.Node
-	// version is the resourceVersion of node as the API server was about to delete it. A live read may
-	// return a later one. It is empty if the API server was about to do something else.
+	// version is the resourceVersion of node as the API server was about to delete or to mark it. A
+	// live read may return a later one. It is empty if the API server was about to do something else.
 	version string
 	// namespace and pod name the pod of an eviction. They are empty for the deletion of a Node.
 	namespace, pod string

@@ -12,10 +12,11 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// possibleNodes returns the Nodes where the members may run that are not located. The addresses
-// come from the cache, because a Node keeps its addresses; the state of such a Node is then read
-// live like that of any other. If the cache has no Node for a member, that Node may have registered
-// after the last event that the cache received, so all Nodes are listed (docs/verdict.md, F91).
+// possibleNodes returns the Nodes where the members may run that are not located. The addresses and
+// announcements come from the cache, because a Node keeps its addresses; the state of such a Node
+// is then read live like that of any other. If the cache has no Node at an address of a member,
+// that Node may have registered after the last event that the cache received, so all Nodes are
+// listed (docs/verdict.md, F91).
 func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v1alpha1.Binding, error) {
 	unlocated := observation.Unlocated(c)
 	if len(unlocated) == 0 {
@@ -24,7 +25,9 @@ func (s *Store) possibleNodes(ctx context.Context, c *v1alpha1.EtcdCluster) ([]v
 	if cached, err := s.Nodes.List(); err == nil && s.Nodes.IsCurrent() {
 		found := quorum.PossibleNodes(c, addressesOf(cached))
 		isMissing := func(id v1alpha1.MemberID) bool {
-			return !slices.ContainsFunc(found, func(b v1alpha1.Binding) bool { return b.MemberID == id })
+			return !slices.ContainsFunc(found, func(b v1alpha1.Binding) bool {
+				return b.MemberID == id && b.Basis != v1alpha1.BasisClaim
+			})
 		}
 		if !slices.ContainsFunc(unlocated, isMissing) {
 			return found, nil

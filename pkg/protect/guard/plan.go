@@ -126,7 +126,7 @@ func Plan(s State) []Decision {
 		case !strings.HasPrefix(p.Name, NamePrefix):
 		case p.Name != Name(p.Spec.NodeName):
 			isTaken[p.Name] = true
-			found = append(found, misplaced(p))
+			found = append(found, s.misplaced(p))
 		default:
 			pods[p.Spec.NodeName] = p
 		}
@@ -152,13 +152,22 @@ func Plan(s State) []Decision {
 
 // misplaced decides about a pod that has the name of another node's guard pod, or of none. It may
 // be a copy that a user made. It would take the place of the guard pod.
-func misplaced(p *corev1.Pod) Decision {
-	d := Decision{Node: p.Spec.NodeName, Pod: p.Name, Action: Delete, Existing: p}
+func (s State) misplaced(p *corev1.Pod) Decision {
+	d := Decision{Node: p.Spec.NodeName, Pod: p.Name}
 	if p.DeletionTimestamp != nil {
-		d.Action, d.Why = Wait, "the pod is being deleted"
-		return d
+		return s.awaitEnd(d, p)
 	}
+	d.Action, d.Existing = Delete, p
 	d.Why = fmt.Sprintf("the pod is on node %q, which does not belong to its name", p.Spec.NodeName)
+	return d
+}
+
+// awaitEnd completes the decision about a pod that is being deleted.
+func (s State) awaitEnd(d Decision, p *corev1.Pod) Decision {
+	d.Action, d.Why = Wait, "the pod is being deleted"
+	if s.Now.Sub(p.DeletionTimestamp.Time) > terminationLimit {
+		d.Action, d.Why, d.Existing = Remove, "the pod is being deleted, and no kubelet ends it", p
+	}
 	return d
 }
 
@@ -205,12 +214,8 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{Action: Create, Why: why, Presence: presence, Owner: owners[0], On: node}
 	case pod == nil:
 		return Decision{}
-	case pod.DeletionTimestamp != nil && s.Now.Sub(pod.DeletionTimestamp.Time) > terminationLimit:
-		return Decision{
-			Action: Remove, Why: "the pod is being deleted, and no kubelet ends it", Presence: presence, Existing: pod,
-		}
 	case pod.DeletionTimestamp != nil:
-		return Decision{Action: Wait, Why: "the pod is being deleted", Presence: presence}
+		return s.awaitEnd(Decision{Presence: presence}, pod)
 	case need == unneeded:
 		return Decision{Action: Delete, Why: why, Existing: pod}
 	case need == undecided:

@@ -185,7 +185,10 @@ func TestPlan(t *testing.T) {
 		"ended, cordoned":      {by(failed, cordoned), Keep, "cannot be replaced: the node is cordoned"},
 		"completed":            {by(completed), Delete, "the pod has ended (Succeeded)"},
 		"on another node":      {by(otherNode, withoutNode), Delete, `the pod is on node "n2"`},
-		"on no node":           {by(noNode, withoutNode), Delete, `the pod is on node ""`},
+		"on another node, and no kubelet ends it": {
+			by(otherNode, withoutNode, podDeleted, later), Remove, "no kubelet ends it",
+		},
+		"on no node": {by(noNode, withoutNode), Delete, `the pod is on node ""`},
 		"a pod of another name": {
 			by(otherName), Create, "etcd cluster c1",
 		},

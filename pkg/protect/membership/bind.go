@@ -35,9 +35,10 @@ type Refusal struct {
 //
 // A member is bound to the Node that announces it. Of several, a Node with a role takes precedence,
 // if only those are observers, and then a Node with an address of the member. Between equals, an
-// unbound member stays unbound, and a bound one becomes disputed. A claim without support is bound
-// to protect its own Node: any agent can announce any member, and any kubelet can write any address
-// into its own Node.
+// unbound member stays unbound, and a bound one becomes disputed. Where addresses decide, it is
+// also disputed while another Node has its address, because the agent of that one may not run yet.
+// A claim without support is bound to protect its own Node: any agent can announce any member, and
+// any kubelet can write any address into its own Node.
 //
 // A claim without support passes to a Node with more. Otherwise the binding of a Node that exists
 // passes to another Node only if its own agent reports that its host has no member, while the
@@ -111,7 +112,7 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	switch {
 	case len(best) == 1 && r.isReplaced(b, own, best[0]):
 		return r.bindingTo(best[0], b.MemberID)
-	case b.Basis != v1alpha1.BasisClaim && slices.ContainsFunc(rivals, r.isCredible):
+	case b.Basis != v1alpha1.BasisClaim && (slices.ContainsFunc(rivals, r.isCredible) || r.isAtOther(own, b.MemberID)):
 		b.Basis = v1alpha1.BasisDisputed
 	}
 	return b
@@ -141,12 +142,14 @@ func reportsNoMember(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) bool {
 }
 
 // isCredible reports whether a Node can dispute members. A host has one member of a cluster. So a
-// Node that announces several that other Nodes have or announce is wrong.
+// Node that announces several that other Nodes have or announce is wrong, or has their addresses.
 func (r claimReview) isCredible(n observation.AnnouncingNode) bool {
 	disputed := map[v1alpha1.MemberID]bool{}
-	for _, id := range announcedBy(n, r.snapshot.Cluster) {
-		disputed[id] = len(r.claimants(id)) > 1 || slices.ContainsFunc(r.snapshot.Cluster.Spec.Members,
-			func(b v1alpha1.Binding) bool { return b.MemberID == id && b.NodeUID != n.UID && r.exists(b) })
+	isOther := func(o observation.AnnouncingNode) bool { return o.UID != n.UID }
+	for _, id := range r.claimedBy(n) {
+		disputed[id] = slices.ContainsFunc(r.claimants(id), isOther) ||
+			slices.ContainsFunc(r.snapshot.Cluster.Spec.Members,
+				func(b v1alpha1.Binding) bool { return b.MemberID == id && b.NodeUID != n.UID && r.exists(b) })
 	}
 	return len(observation.SortedIDs(disputed)) < 2
 }

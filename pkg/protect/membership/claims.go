@@ -15,9 +15,16 @@ import (
 const firstUseAfter = time.Minute
 
 // ObserversOf returns which Nodes are observers of the cluster: those with a role, as soon as one
-// of them announces a member that a list contains.
+// of them announces a member that the list of one contains. The list of another Node shows nothing:
+// a Node may announce a member that has left, because its agent does not run any more.
 func ObserversOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) v1alpha1.Observers {
-	lists := observation.Confirmed(c.Observations)
+	isOfRole := func(o v1alpha1.Observation) bool {
+		return slices.ContainsFunc(nodes, func(n observation.AnnouncingNode) bool {
+			return n.HasRole && n.Node == o.Node && n.UID == o.NodeUID
+		})
+	}
+	lists := slices.DeleteFunc(observation.Confirmed(c.Observations),
+		func(o v1alpha1.Observation) bool { return !isOfRole(o) })
 	if c.Spec.Observers == v1alpha1.NodesWithRole || slices.ContainsFunc(nodes, func(n observation.AnnouncingNode) bool {
 		return n.HasRole && slices.ContainsFunc(announcedBy(n, c), func(id v1alpha1.MemberID) bool {
 			return observation.IsListedByAny(lists, id)
@@ -135,6 +142,20 @@ func announcedBy(n observation.AnnouncingNode, c *v1alpha1.EtcdCluster) []v1alph
 	return found
 }
 
+// claimedBy returns, sorted, the members that the Node announces, and those at its addresses.
+func (r claimReview) claimedBy(n observation.AnnouncingNode) []v1alpha1.MemberID {
+	found := map[v1alpha1.MemberID]bool{}
+	for _, id := range announcedBy(n, r.snapshot.Cluster) {
+		found[id] = true
+	}
+	for _, o := range r.lists {
+		for _, m := range o.Members {
+			found[m.ID] = found[m.ID] || r.isAt(n, m.ID)
+		}
+	}
+	return observation.SortedIDs(found)
+}
+
 // announcedMembers returns, sorted, the members of this cluster that a Node announces.
 func (r claimReview) announcedMembers() []v1alpha1.MemberID {
 	found := map[v1alpha1.MemberID]bool{}
@@ -196,10 +217,20 @@ func (r claimReview) basisOf(n observation.AnnouncingNode, id v1alpha1.MemberID)
 	switch {
 	case r.needsRole() && n.HasRole:
 		return v1alpha1.BasisRole
-	case !r.needsRole() && (r.isAt(n, id) || r.addressesShowNothing()):
-		return v1alpha1.BasisAddress
+	case r.needsRole() || !r.isAt(n, id) && !r.addressesShowNothing():
+		return v1alpha1.BasisClaim
+	case r.isAtOther(n, id):
+		return v1alpha1.BasisDisputed
 	}
-	return v1alpha1.BasisClaim
+	return v1alpha1.BasisAddress
+}
+
+// isAtOther reports whether the lists name an address of another Node for the member. That Node
+// need not announce it: its agent may not run yet. If a role is needed, addresses decide nothing.
+func (r claimReview) isAtOther(own observation.AnnouncingNode, id v1alpha1.MemberID) bool {
+	return !r.needsRole() && slices.ContainsFunc(r.nodesAt(id, r.all), func(n observation.AnnouncingNode) bool {
+		return n.UID != own.UID && r.isCredible(n)
+	})
 }
 
 // addressesShowNothing reports whether no member is listed at an address of a Node that announces

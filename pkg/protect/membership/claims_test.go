@@ -101,6 +101,19 @@ func TestFirstUseByWorker(t *testing.T) {
 	})
 }
 
+// A Node with a role announces a member that has left, because its agent does not run any more. A
+// worker lists that member. It does not silence the hosts of etcd, which have no role.
+func TestStaleAnnouncementOfRole(t *testing.T) {
+	m := modes()["no roles"]
+	w, nodes := m.voters(3), m.nodes(3)
+	former := announcing("former", "uf", quorumtest.ID(9))
+	former.HasRole = true
+	worker, lie := quorumtest.Intruder(9, append(members(3), quorumtest.Member(9))...)
+	bind(w.With(lie), append(nodes, former, worker))
+	require.Equal(t, v1alpha1.AllNodes, w.Cluster.Spec.Observers)
+	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
+}
+
 // One of three hosts gets a role. From then on its word counts alone, and the others are protected
 // only.
 func TestRoleLater(t *testing.T) {

@@ -97,6 +97,9 @@ func TestDistinctServers(t *testing.T) {
 		},
 		"all members on Nodes":           {quorumtest.Voters(3), nil},
 		"recorded, then bound to a Node": {boundLater(old()), quorumtest.IDs("e")},
+		"recorded, then claimed": {
+			boundLater(old()).Basis(v1alpha1.BasisClaim, 3), quorumtest.IDs("d", "e"),
+		},
 		"healthy in one list, started in another": {
 			mixedCluster().Silent(2).InList(0, 0, unhealthy).InList(1, 3, unstarted), quorumtest.IDs("e"),
 		},

@@ -47,6 +47,11 @@ func TestResolveRemoval(t *testing.T) {
 			node: observation.NodeState{}, after: over,
 			why: "member a is still in the member list, and no other Node is known to run it; node w1 is not known to be gone",
 		},
+		"by an EtcdMember, over": {
+			change: func(g *v1alpha1.Grant) { g.Remove = door("") }, node: written, after: over,
+			why: "member a is still in the member list, and may be removed at any time, unless its EtcdMember asks for that " +
+				"no more",
+		},
 		"deletion, and written since": {
 			change: func(g *v1alpha1.Grant) { g.Delete = door("9") }, node: written, after: young, why: inProgress,
 		},

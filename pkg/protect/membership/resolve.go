@@ -109,14 +109,33 @@ func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (ho
 
 // resolveRemoval reports whether the update of the Node that marks its member for the removal is no
 // longer in progress. If it was carried out, the mark on the Node makes the member lost from then
-// on, until it has left (departure.OfOthers).
-func resolveRemoval(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+// on, until it has left (departure.OfOthers). An EtcdMember of k0s marks no Node, so the door has
+// no version: k0s may remove the member at any time.
+func resolveRemoval(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+	if g.Remove.Version == "" {
+		if len(s.Lists) == 0 {
+			return noListWhy, false
+		}
+		ended, awaited := resolveMembers(s, g, e, resolveRemoved)
+		return strings.Join(slices.Concat(awaited, ended), "; "), len(awaited) == 0
+	}
 	if e.age() < quorum.ResolvePresentAfter {
 		return fmt.Sprintf("the removal of the member of node %s was allowed less than %s ago, and may be in progress",
 			g.Node, quorum.ResolvePresentAfter), false
 	}
 	return fmt.Sprintf("node %s still exists more than %s after the removal of its member was last allowed",
 		g.Node, quorum.ResolvePresentAfter), true
+}
+
+// resolveRemoved reports whether one member that an EtcdMember removes has left.
+func resolveRemoved(
+	s quorum.Snapshot, id v1alpha1.MemberID, _ v1alpha1.Grant, _ ResolveEvidence,
+) (how string, isEnded bool) {
+	if observation.IsListedByAny(s.Lists, id) {
+		return fmt.Sprintf("member %s is still in the member list, and may be removed at any time, unless its EtcdMember "+
+			"asks for that no more", id), false
+	}
+	return fmt.Sprintf("member %s has left the member list", id), true
 }
 
 // resolveGone reports whether the machine of a grant can no longer return whose Node is gone.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -91,22 +92,24 @@ func (m mode) newMember() *quorumtest.Cluster {
 	return w
 }
 
-// The host of the member registers after the worker has claimed the member.
+// The host of the member registers after the worker has claimed the member. Its agent runs later.
 // F21: a worker claimed a member before its host had a Node, stayed bound to it, and called dead
 // voters healthy.
 func TestF21HostRegistersLater(t *testing.T) {
 	roles, noRoles := modes()["roles"], modes()["no roles"]
 	claim, forged := []string{workerAddress}, []string{quorumtest.Address(3)}
 	for name, c := range map[string]struct {
-		mode          mode
-		addresses     []string
-		before, after v1alpha1.BindingBasis
-		boundTo       string
+		mode                  mode
+		addresses             []string
+		before, silent, after v1alpha1.BindingBasis
+		boundTo               string
 	}{
-		"roles, claim only":        {roles, claim, v1alpha1.BasisClaim, v1alpha1.BasisRole, "d=u4"},
-		"roles, forged address":    {roles, forged, v1alpha1.BasisClaim, v1alpha1.BasisRole, "d=u4"},
-		"no roles, claim only":     {noRoles, claim, v1alpha1.BasisClaim, v1alpha1.BasisAddress, "d=u4"},
-		"no roles, forged address": {noRoles, forged, v1alpha1.BasisAddress, v1alpha1.BasisDisputed, "d=uw"},
+		"roles, claim only":     {roles, claim, v1alpha1.BasisClaim, v1alpha1.BasisClaim, v1alpha1.BasisRole, "d=u4"},
+		"roles, forged address": {roles, forged, v1alpha1.BasisClaim, v1alpha1.BasisClaim, v1alpha1.BasisRole, "d=u4"},
+		"no roles, claim only":  {noRoles, claim, v1alpha1.BasisClaim, v1alpha1.BasisClaim, v1alpha1.BasisAddress, "d=u4"},
+		"no roles, forged address": {
+			noRoles, forged, v1alpha1.BasisAddress, v1alpha1.BasisDisputed, v1alpha1.BasisDisputed, "d=uw",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, host := c.mode.newMember(), c.mode.nodes(4)[3]
@@ -119,7 +122,14 @@ func TestF21HostRegistersLater(t *testing.T) {
 			silent := host
 			silent.Announced = nil // its agent does not run yet
 			bind(w, append(c.mode.nodes(3), worker, silent))
-			require.Equal(t, c.before, basisOf(w, 3))
+			require.Equal(t, c.silent, basisOf(w, 3))
+			unannounced := quorumtest.Deletion(3)
+			unannounced.Announced = nil
+			require.Equal(t, quorumtest.IDs("d"), quorum.Decide(w.View, unannounced).Members, "its host is protected")
+			registered := w.Nodes["w4"]
+			w.State(3, quorumtest.Departing)
+			quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "only 2 would remain")
+			w.Nodes["w4"] = registered
 
 			refused := bind(w, append(c.mode.nodes(3), worker, host))
 			require.Equal(t, "a=u1 b=u2 c=u3 "+c.boundTo, uids(w.Cluster.Spec.Members))
@@ -155,6 +165,9 @@ func TestF21HostRegistersLater(t *testing.T) {
 		require.Equal(t, "a=u1 b=u2 c=u3 d=uw", uids(w.Cluster.Spec.Members), "no other Node announces the member")
 		bind(w, append(noRoles.nodes(3), worker, host))
 		require.Equal(t, "a=u1 b=u2 c=u3 d=u4", uids(w.Cluster.Spec.Members))
+		require.Equal(t, v1alpha1.BasisDisputed, basisOf(w, 3), "the worker still has its address")
+		worker.Addresses = claim
+		bind(w, append(noRoles.nodes(3), worker, host))
 		require.Equal(t, v1alpha1.BasisAddress, basisOf(w, 3))
 	})
 	t.Run("false claimant is gone", func(t *testing.T) {
@@ -170,6 +183,23 @@ func TestF21HostRegistersLater(t *testing.T) {
 			require.Contains(t, words.Summary(quorum.Summarize(w.View)), "counts as lost", "until it is proven healthy there")
 		})
 	})
+}
+
+// One of three hosts has no role and no address of its member. A worker that forges that address
+// gets the binding. The member is lost with the host nevertheless, because the host announces it.
+func TestHostBehindForgedAddress(t *testing.T) {
+	m := modes()["roles"]
+	w, nodes := m.voters(3).URLs(2, "https://203.0.113.3:2380"), m.nodes(3)
+	nodes[2].HasRole = false
+	worker, _ := quorumtest.Intruder(2)
+	worker.Addresses = []string{"203.0.113.3"}
+	for range 2 {
+		bind(w, append(nodes, worker))
+	}
+	require.Equal(t, "a=u1 b=u2 c=uw", uids(w.Cluster.Spec.Members))
+	quorumtest.RequireAllowed(t, w, quorumtest.Deletion(0))
+	w.State(2, quorumtest.Departing)
+	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "counts as lost: its node w3 is about to be deleted")
 }
 
 // F57: a worker claimed a member first, called dead voters healthy, and blocked deletions.
@@ -216,19 +246,25 @@ func TestF21OneListPlacesNoMember(t *testing.T) {
 	})
 }
 
-// A worker announces the members of others, and has their addresses. With roles, it disputes
-// nothing. Without, it disputes one, and the words of that Node count nevertheless. If it disputes
-// several, it is wrong.
+// A worker has the addresses of others, and may announce their members. With roles, it disputes
+// nothing. Without, it disputes one, and the words of that Node count nevertheless. If it has or
+// announces several, it is wrong.
 func TestF21Dispute(t *testing.T) {
 	inModes(t, func(t *testing.T, m mode) {
 		w := m.voters(3)
 		worker, _ := quorumtest.Intruder(0)
-		worker.Addresses = []string{quorumtest.Address(0), quorumtest.Address(1), quorumtest.Address(2)}
+		announced := worker.Announced
+		worker.Addresses = []string{quorumtest.Address(0)}
+		for _, worker.Announced = range [][]evidence.MemberRef{announced, nil} {
+			bind(w, append(m.nodes(3), worker))
+			require.Equal(t, !m.hasRoles, basisOf(w, 0) == v1alpha1.BasisDisputed)
+			quorumtest.RequireAllowed(t, w.Silent(2), quorumtest.Deletion(1))
+		}
+		worker.Addresses = append(worker.Addresses, quorumtest.Address(1))
 		bind(w, append(m.nodes(3), worker))
-		require.Equal(t, !m.hasRoles, basisOf(w, 0) == v1alpha1.BasisDisputed)
-		w.Silent(2)
-		quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
+		require.Equal(t, m.bound, basisOf(w, 0))
 
+		worker.Addresses, worker.Announced = worker.Addresses[:1], announced
 		two, _ := quorumtest.Intruder(1)
 		worker.Announced = append(worker.Announced, two.Announced...)
 		bind(w, append(m.nodes(3), worker))

@@ -135,6 +135,12 @@ func IsLocated(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
 	})
 }
 
+// HasObserver reports whether a binding of the member makes its Node an observer: more than a claim
+// shows that the member runs there.
+func HasObserver(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID) bool {
+	return slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool { return b.MemberID == m && IsObserver(b) })
+}
+
 // Unlocated returns, sorted, the members of which IsLocated is not true and that a confirmed list
 // of an observer contains.
 func Unlocated(c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {

@@ -68,8 +68,9 @@ const (
 	Label = Bound | Granted | TwoLists
 	// GuardPod: the Node has a guard pod.
 	GuardPod = Bound | Announced
-	// Lost: the member is lost with the Node. It is also lost by its binding and by grants.
-	Lost = AnyList
+	// Lost: a member that is not located is lost with the Node. It is also lost by its binding and by
+	// grants.
+	Lost = Announced | AnyList
 )
 
 // A Place is a Node on which a member may be.

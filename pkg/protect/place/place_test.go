@@ -109,15 +109,15 @@ func TestTableInDocs(t *testing.T) {
 		{Type: observation.EtcdMemberCondition, Status: corev1.ConditionFalse},
 	}}}
 	for what, by := range map[string]struct{ always, silent place.Source }{
-		"its cluster is part of the review": {always: place.Review},
-		"the same, with break-glass":        {always: place.Override},
-		"on the node of the request":        {always: place.Target},
-		"explains an unidentified server":   {always: place.Verified},
-		"kept without the label":            {place.Unlabelled, place.UnlabelledSilent},
-		"gets the label back":               {always: place.Label},
-		"needs a guard pod":                 {always: place.GuardPod},
-		"keeps its guard pod and hook":      {place.Keep(reported), place.Keep(silent)},
-		"lost with the Node":                {always: place.Lost},
+		"its cluster is part of the review":  {always: place.Review},
+		"the same, with break-glass":         {always: place.Override},
+		"on the node of the request":         {always: place.Target},
+		"explains an unidentified server":    {always: place.Verified},
+		"kept without the label":             {place.Unlabelled, place.UnlabelledSilent},
+		"gets the label back":                {always: place.Label},
+		"needs a guard pod":                  {always: place.GuardPod},
+		"keeps its guard pod and hook":       {place.Keep(reported), place.Keep(silent)},
+		"lost with the Node, if not located": {always: place.Lost},
 	} {
 		row := "\n| " + what + " | " + describe(by.always) + " | " + describe(by.silent&^by.always) + " | `"
 		require.Contains(t, string(text), row)

@@ -104,6 +104,9 @@ func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1
 		}
 		g.Drain = door
 	case DoorRemove:
+		if door.Version = r.Version; old.Remove != nil && old.Remove.Version == "" {
+			door.Version = "" // The EtcdMember may still ask for the removal.
+		}
 		g.Remove = door
 	case DoorMachine:
 		g.Machine = door

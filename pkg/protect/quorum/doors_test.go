@@ -48,7 +48,10 @@ func TestWith(t *testing.T) {
 		version  string
 		want     doors
 	}{
-		"first removal": {door: quorum.DoorRemove, want: doors{Remove: young("")}},
+		"first removal": {door: quorum.DoorRemove, version: "9", want: doors{Remove: young("9")}},
+		"removal by an EtcdMember, then by a mark": {
+			old: doors{Remove: old("")}, door: quorum.DoorRemove, version: "9", want: doors{Remove: young("")},
+		},
 		"removal after a drain": {
 			old: doors{Drain: old("")}, door: quorum.DoorRemove, want: doors{Drain: old(""), Remove: young("")},
 		},

@@ -13,15 +13,21 @@ import (
 )
 
 // PossibleNodes returns the Nodes where the members may run that are not located, sorted. A member
-// may run on every Node that has one of its addresses in a confirmed list. The result makes no Node
-// an observer. It means only that the member is lost if the Node is. The argument contains all
-// Nodes; their announcements do not matter.
+// may run on every Node that has one of its addresses in a confirmed list, and on every Node that
+// announces it, which has the basis Claim in the result. The result makes no Node an observer. It
+// means only that the member is lost if the Node is. The argument contains all Nodes.
 func PossibleNodes(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
+	unlocated := observation.Unlocated(c)
 	for _, p := range place.Of(c, nodes) {
-		if p.By&place.Lost != 0 {
-			found = append(found, v1alpha1.Binding{MemberID: p.Member, Node: p.Node, NodeUID: p.UID})
+		if p.By&place.Lost == 0 || !slices.Contains(unlocated, p.Member) {
+			continue
 		}
+		b := v1alpha1.Binding{MemberID: p.Member, Node: p.Node, NodeUID: p.UID}
+		if p.By&place.AnyList == 0 {
+			b.Basis = v1alpha1.BasisClaim
+		}
+		found = append(found, b)
 	}
 	return found
 }

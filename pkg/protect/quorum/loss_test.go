@@ -22,6 +22,9 @@ func TestPossibleNodes(t *testing.T) {
 	forged := quorumtest.Nodes(4)
 	forged[3].Addresses = append(forged[3].Addresses, quorumtest.Address(2))
 	noAnnouncement := []observation.AnnouncingNode{{Node: "w3", UID: "u3", Addresses: []string{quorumtest.Address(2)}}}
+	loopback := func() *quorumtest.Cluster { return unbound().URLs(2, "https://127.0.0.1:2380") }
+	claimed := at(2, 2)
+	claimed.Basis = v1alpha1.BasisClaim
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		nodes   []observation.AnnouncingNode
@@ -33,7 +36,8 @@ func TestPossibleNodes(t *testing.T) {
 		"two unbound":                  {twoUnbound, quorumtest.Nodes(4), bindings(at(2, 2), at(3, 3))},
 		"two Nodes with its address":   {unbound(), forged, bindings(at(2, 2), at(2, 3))},
 		"no Node with its address":     {unbound(), quorumtest.Nodes(2), nil},
-		"127.0.0.1":                    {unbound().URLs(2, "https://127.0.0.1:2380"), quorumtest.Nodes(3), nil},
+		"127.0.0.1, announced":         {loopback(), quorumtest.Nodes(3), bindings(claimed)},
+		"127.0.0.1":                    {loopback(), append(quorumtest.Nodes(2), noAnnouncement...), nil},
 		"not listed by bound observer": {unbound().RemovedFrom(0, 2).RemovedFrom(1, 2), quorumtest.Nodes(3), nil},
 		"unconfirmed lists":            {unbound().Unconfirmed(0, 1), quorumtest.Nodes(3), nil},
 		"Node without an announcement": {unbound(), noAnnouncement, bindings(at(2, 2))},

@@ -14,7 +14,7 @@ import (
 type Request struct {
 	Node string
 	UID  types.UID
-	// Version is the resourceVersion of the Node that the API server is about to delete.
+	// Version is the resourceVersion of the Node that the API server is about to delete or to mark.
 	Version string
 	// Labelled reports whether the Node has the label EtcdMemberLabel.
 	Labelled bool

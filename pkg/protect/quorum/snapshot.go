@@ -209,15 +209,15 @@ func (s Snapshot) Counts(statements []v1alpha1.Observation) bool {
 }
 
 // Proves reports whether the answers prove that the member's entry satisfies the condition. Besides
-// Counts, the agent on the member's own Node is enough if another observer confirms that no
-// other agent can reach the member.
+// Counts, the agent on the member's own Node is enough if another observer confirms that no other
+// agent can reach the member. It must be located there: a worker may have claimed it first.
 func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool) bool {
 	statements := s.answersWith(id, condition)
 	if s.Counts(statements) {
 		return true
 	}
 	b, bound := s.Bindings[id]
-	return bound && slices.ContainsFunc(statements, isFrom(b)) &&
+	return bound && observation.IsLocated(s.Cluster, id) && slices.ContainsFunc(statements, isFrom(b)) &&
 		slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool {
 			m, isListed := observation.FindMember(o, id)
 			return isListed && !observation.IsFrom(o, b) && observation.IsLocalOnly(m)

@@ -71,8 +71,11 @@ func TestF21ProofNeedsSecondObserver(t *testing.T) {
 		"claimed observer": {
 			provenBy(without(3), 1, 0, 1).Basis(v1alpha1.BasisClaim, 1), false, "only that node claims member b",
 		},
-		"disputed observer":    {provenBy(without(3), 1, 0, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
-		"local only":           {localOnly(without(3)), true, ""},
+		"disputed observer": {provenBy(without(3), 1, 0, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
+		"local only":        {localOnly(without(3)), true, ""},
+		"local only, disputed": {
+			localOnly(without(3)).Basis(v1alpha1.BasisDisputed, 1), false, "only node w2 reports that it is healthy",
+		},
 		"local only, by a lie": {provenBy(localOnly(without(3)), 1, 2), false, "only 1 would remain"},
 		"local only, by its own word": {
 			provenBy(without(3), 2, 2).InList(2, 2, loopback), false, "only node w3 reports",

@@ -132,9 +132,9 @@ func (t requestTarget) possibleLosses() []v1alpha1.MemberID {
 // them to it. It considers those of the lists that no longer contain any assigned member.
 //
 // A host whose member was removed may have joined again with another member ID and at an address
-// that no Node has. Until the host's agent reports the new ID, no Node is bound to it. So every
-// member without a binding is possible, except a member that may be on another existing Node, and
-// a member that ran at the same time as an assigned member.
+// that no Node has. Until the host's agent reports the new ID, no observer is bound to it. So every
+// such member is possible, except a member that may be on another existing Node, and a member that
+// ran at the same time as an assigned member.
 func (t requestTarget) possibleRejoins(lists []v1alpha1.Observation) []v1alpha1.MemberID {
 	if len(t.assigned) == 0 {
 		return nil
@@ -145,19 +145,22 @@ func (t requestTarget) possibleRejoins(lists []v1alpha1.Observation) []v1alpha1.
 			continue
 		}
 		for _, m := range list.Members {
-			found[m.ID] = !observation.IsBound(t.Cluster, m.ID) && !t.mayRunElsewhere(m.ID) && !t.ranWithAssigned(m.ID)
+			found[m.ID] = !t.mayRunElsewhere(m.ID) && !t.ranWithAssigned(m.ID)
 		}
 	}
 	return observation.SortedIDs(found)
 }
 
-// mayRunElsewhere reports whether a list has the member at the address of another Node that
-// exists.
+// mayRunElsewhere reports whether an observer is bound to the member, or a list has it at the
+// address of another Node that exists. A claim shows nothing. Nor does the address of a Node
+// without the role that an observer needs, because its kubelet writes it.
 func (t requestTarget) mayRunElsewhere(id v1alpha1.MemberID) bool {
-	return slices.ContainsFunc(t.nodesOf(id), func(b v1alpha1.Binding) bool {
-		n := t.Nodes[b.Node]
-		return b.Node != t.Node && n.Known && n.UID == b.NodeUID
-	})
+	return observation.HasObserver(t.Cluster, id) ||
+		slices.ContainsFunc(t.possibleNodes, func(b v1alpha1.Binding) bool {
+			n := t.Nodes[b.Node]
+			isElsewhere := b.Node != t.Node && n.Known && n.UID == b.NodeUID
+			return b.MemberID == id && b.Basis != v1alpha1.BasisClaim && isElsewhere && t.maySpeak(n)
+		})
 }
 
 // ranWithAssigned reports whether the member was started while an assigned member was proven

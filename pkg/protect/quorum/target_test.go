@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
@@ -57,7 +58,13 @@ func TestPossibleRejoin(t *testing.T) {
 	answering.RemovedFrom(0, 0)
 	confirming := rejoinedCluster().LocalMember(0, "d")
 	confirming.Observer(0).Nonce = quorumtest.Nonce
-	elsewhere := func() *quorumtest.Cluster { return rejoinedCluster().MayRunAt(3, 3) }
+	hasRole := func(n *observation.NodeState) { n.HasRole = true }
+	elsewhere := func() *quorumtest.Cluster { return rejoinedCluster().MayRunAt(3, 3).State(3, hasRole) }
+	claimed := func() *quorumtest.Cluster {
+		claimed := rejoinedCluster()
+		claimed.Bind(3)
+		return claimed.Basis(v1alpha1.BasisClaim, 3)
+	}
 	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
@@ -70,14 +77,20 @@ func TestPossibleRejoin(t *testing.T) {
 		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
 		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
 		"possibly at another Node":          {elsewhere(), quorum.NothingToProtect, nil},
-		"possibly at a missing Node":        {elsewhere().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
-		"possibly at an unread Node":        {elsewhere().State(3, unread), quorum.UnknownMember, nil},
-		"ran at the same time":              {externalMember(), quorum.NothingToProtect, nil},
-		"ran while the old one was dead":    {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
-		"only added at the same time":       {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
-		"all others bound":                  {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
-		"possibly at the node itself":       {rejoinedCluster().MayRunAt(3, 0), quorum.UnknownMember, nil},
-		"ran at the same time, old list":    {oldListWithBoth(), quorum.NothingToProtect, nil},
+		"possibly at a Node without a role": {rejoinedCluster().MayRunAt(3, 3), quorum.UnknownMember, nil},
+		"possibly at another Node, no role": {
+			rejoinedCluster().MayRunAt(3, 3).WithoutRoles(), quorum.NothingToProtect, nil,
+		},
+		"claimed by another Node":          {claimed(), quorum.UnknownMember, nil},
+		"claimed by another Node, no role": {claimed().WithoutRoles(), quorum.UnknownMember, nil},
+		"possibly at a missing Node":       {elsewhere().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
+		"possibly at an unread Node":       {elsewhere().State(3, unread), quorum.UnknownMember, nil},
+		"ran at the same time":             {externalMember(), quorum.NothingToProtect, nil},
+		"ran while the old one was dead":   {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
+		"only added at the same time":      {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
+		"all others bound":                 {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
+		"possibly at the node itself":      {rejoinedCluster().MayRunAt(3, 0), quorum.UnknownMember, nil},
+		"ran at the same time, old list":   {oldListWithBoth(), quorum.NothingToProtect, nil},
 		"ran at the same time, one list, no role": {
 			oneOldListWithBoth, quorum.UnknownMember, nil,
 		},
@@ -118,7 +131,7 @@ func TestForcePossibleRejoin(t *testing.T) {
 		"ran while the old one was dead": {externalMember().InList(0, 0, unhealthyMember), quorumtest.IDs("a", "d")},
 		"old member still listed":        {quorumtest.Voters(4).Unbound(3).Unhealthy(0), quorumtest.IDs("a")},
 		"all others bound":               {quorumtest.Voters(3).Removed(0).Silent(0), quorumtest.IDs("a")},
-		"possibly at another Node":       {rejoinedCluster().MayRunAt(3, 3), quorumtest.IDs("a")},
+		"possibly at another Node":       {rejoinedCluster().MayRunAt(3, 3).WithoutRoles(), quorumtest.IDs("a")},
 		"bound to another Node":          {bound, quorumtest.IDs("a")},
 		"healthy":                        {quorumtest.Voters(3), quorumtest.IDs("a")},
 	} {

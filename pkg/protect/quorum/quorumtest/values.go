@@ -114,6 +114,7 @@ func DrainGrantFor(i int) v1alpha1.Grant {
 func RemovalGrantFor(i int) v1alpha1.Grant {
 	g := GrantFor(i)
 	g.Delete, g.Remove = nil, g.Delete
+	g.Remove.Version = "1"
 	return g
 }
 

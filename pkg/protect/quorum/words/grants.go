@@ -18,7 +18,7 @@ func ShutWhen(k quorum.DoorKind) string {
 			quorum.ResolvePresentAfter)
 	case quorum.DoorRemove:
 		return fmt.Sprintf("the Node still exists %s later; its members then count as lost as long as it is marked for "+
-			"their removal", quorum.ResolvePresentAfter)
+			"their removal; for an EtcdMember of k0s, when they have left", quorum.ResolvePresentAfter)
 	case quorum.DoorDrain:
 		return fmt.Sprintf("the node is open for pods, and its agent has proven its members healthy for %s",
 			quorum.ResolveReturnedAfter)

@@ -137,13 +137,14 @@ func agent(a quorum.AgentState) string {
 func (w writer) rejoin() string {
 	n, ids := len(w.Members), joinIDs(w.Members)
 	fact := fmt.Sprintf("node %s may have an unknown member of etcd cluster %s: "+
-		"%s, which was on it, left the member list, and %s %s in that list, but bound to no Node; "+
+		"%s, which was on it, left the member list, and %s %s in that list, but bound to no observer; "+
 		"etcd on this node may have joined again as %s, and the agent of node %s has not reported which member it is",
 		w.node, w.id, joinIDs(w.Assigned), ids, agree(n, "is", "are"), agree(n, "that member", "one of them"), w.node)
 	steps := []string{
 		fmt.Sprintf("check that the agent of this node runs, and what it reports: %s; then %s", w.describeNode(), w.again()),
-		fmt.Sprintf("if %s runs on another machine: check that an agent runs there; within seconds of its announcement, "+
-			"the %s of this node can be decided without that member", ids, w.verb.Noun),
+		fmt.Sprintf("if %s runs on another machine: check that an agent runs there, and, if other nodes with etcd have a "+
+			"role, that its Node has one too (%s); within seconds of its announcement, the %s of this node can be decided "+
+			"without that member", ids, observation.RoleCommand, w.verb.Noun),
 	}
 	if w.Request.AnnouncesMemberOf(w.id) {
 		steps = append(steps, fmt.Sprintf("only if you know that this machine no longer has etcd with data%s: "+
