@@ -35,9 +35,9 @@ func TestContainers(t *testing.T) {
 		"directory of its scripts": {
 			docker(`{"Name":"/a","Path":"/opt/scripts/etcd/entrypoint.sh"}`), "container a",
 		},
-		"another root directory": {
+		"another root directory": { // without overlay2
 			hosttest.Files{
-				"/srv/engine/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`, // without overlay2
+				"/srv/engine/containers/" + id + "/config.v2.json": `{"Name":"/etcd","Path":"x"}`,
 			}, "container etcd",
 		},
 		"podman": {

@@ -104,9 +104,9 @@ type hostScan struct {
 
 func (d *Detector) newScan() *hostScan {
 	mayHang, err := datasearch.MayHang(d.root)
-	notMounted, _ := datasearch.NotMounted(d.root, systemd.MountPoints(d.root)) // MayHang has the error too
+	notMounted, errMounted := datasearch.NotMounted(d.root, systemd.MountPoints(d.root))
 	s := &hostScan{Detector: d, mayHang: mayHang, notMounted: notMounted}
-	if err != nil {
+	if err = cmp.Or(err, errMounted); err != nil {
 		s.addUnknown("the mounts of the host: %v", hostfs.Reason(err))
 	}
 	return s

@@ -268,8 +268,8 @@ func TestMentionOnNetwork(t *testing.T) {
 	}
 }
 
-// TestManyTexts: a wildcard in a unit leads to what any user has in /tmp. It costs little, and hides
-// no member that the unit names.
+// TestManyTexts: a wildcard in a unit leads to what any user has in /tmp. It costs little, and
+// hides no member that the unit names.
 func TestManyTexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		count, size int

@@ -205,8 +205,8 @@ func neededPlugins(plugins []calledPlugin) []readiness.Plugin {
 // (azure-container-networking cni/network/network.go, invokers by ipam.type).
 func isBuiltInIPAM(plugin, ipam string) bool { return plugin == "azure-vnet" && ipam == "azure-cns" }
 
-// delegates returns the plugins that a meta plugin such as Multus calls itself (multus-cni pkg/types,
-// NetConf: each delegate is a plugin or a list of plugins).
+// delegates returns the plugins that a meta plugin such as Multus calls itself (multus-cni
+// pkg/types, NetConf: each delegate is a plugin or a list of plugins).
 func delegates(conf []byte) []*libcni.PluginConfig {
 	var outer struct {
 		Delegates []json.RawMessage `json:"delegates"`

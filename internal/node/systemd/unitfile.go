@@ -96,8 +96,8 @@ func wantedUnits(root hostfs.Root) (names, unread []string) {
 	return names, unread
 }
 
-// MountPoints returns the directories of the mounts that the host's administrator set, in /etc/fstab
-// or as units, without the root directory.
+// MountPoints returns the directories of the mounts that the host's administrator set, in
+// /etc/fstab or as units, without the root directory.
 func MountPoints(root hostfs.Root) (dirs []string) {
 	for _, dir := range []string{"/etc/systemd/system", "/run/systemd/generator"} {
 		entries, _ := root.ReadDir(dir) // UnitFiles reports an error

@@ -128,8 +128,8 @@ func (r Root) ReadDir(dir string) ([]os.DirEntry, error) {
 	return entries, nil
 }
 
-// Glob returns the sorted paths below the root that match a pattern. A path without wildcards
-// is returned even if it does not exist. A wildcard matches no path that is left out, and none below
+// Glob returns the sorted paths below the root that match a pattern. A path without wildcards is
+// returned even if it does not exist. A wildcard matches no path that is left out, and none below
 // such a path.
 func (r Root) Glob(pattern string, isLeftOut func(name string) bool) ([]string, error) {
 	if !strings.ContainsAny(pattern, "*?[") {

@@ -211,8 +211,8 @@ func ignoredReason(c *v1alpha1.EtcdCluster, o v1alpha1.Observation) IgnoredReaso
 }
 
 // IsValid reports whether the observation can be about an etcd cluster: it has at most twenty
-// members, each once, and all IDs are valid. An invalid observation is ignored as a whole, as if its
-// observer were silent.
+// members, each once, and all IDs are valid. An invalid observation is ignored as a whole, as if
+// its observer were silent.
 func IsValid(o v1alpha1.Observation) bool {
 	if len(o.Members) > maxMembers || o.LocalMember != "" && !IsValidID(string(o.LocalMember)) {
 		return false
