@@ -213,6 +213,16 @@ func uninstallByScript(t *testing.T, f *uninstallFixture) {
 	require.NoError(t, err)
 	taint("etcd", "readiness.k8s.io/holdfast")
 	taint("etcd", "example.org/before")
+	// Whoever may create Roles in a namespace chooses their names, which a shell must not run.
+	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{
+		"namespace":"default","name":"holdfast; exit 7 #","labels":{"app.kubernetes.io/part-of":"holdfast"}}}`)
+	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{
+		"name":"mine\nexit 8"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",
+		"name":"holdfast-breakglass"}}`)
+	t.Cleanup(func() {
+		require.NoError(t, f.Client().RbacV1().ClusterRoleBindings().Delete(context.WithoutCancel(t.Context()),
+			"mine\nexit 8", metav1.DeleteOptions{}))
+	})
 	code, script := f.run(t, "--dry-run", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, script)
 	taint("etcd", "example.org/since")
