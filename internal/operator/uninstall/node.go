@@ -49,12 +49,8 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if u.collectsRights {
 		return errors.Join(append(failed, waiting)...)
 	}
-	if u.DryRun {
-		failed = append(failed, waiting, u.printHooksSince())
-	} else {
-		// The second run repeats what failed in the first, so its error replaces that one.
-		failed = []error{waiting, u.removeHooks(ctx)}
-	}
+	// The second run repeats what failed in the first, so its error replaces that one.
+	failed = []error{waiting, u.removeHooks(ctx)}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
