@@ -20,6 +20,9 @@ func TestRefused(t *testing.T) {
 		"unknown autoscaler":    {"1.36.0", []string{"autoscaler=escalator"}, "cluster-autoscaler"},
 		"born held on 1.35":     {"1.35.9", []string{"bornHeld=enabled"}, "requires Kubernetes 1.36"},
 		"Secret without CA":     {"1.36.0", []string{"certificates.mode=secret"}, "--set-file certificates.caBundle"},
+		"Secret with a CA of white space": {
+			"1.36.0", []string{"certificates.mode=secret", "certificates.caBundle=\n"}, "/certificates/caBundle",
+		},
 		"CA without a Secret": {
 			"1.36.0", []string{"certificates.caBundle=-----BEGIN CERTIFICATE-----"}, "set certificates.mode=secret",
 		},

@@ -1,6 +1,7 @@
 package servingcert
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -45,6 +46,9 @@ func (s *Source) loadFiles() error {
 	if name := o.Service + "." + o.Namespace + ".svc"; certificate.Leaf.VerifyHostname(name) != nil {
 		reason = fmt.Sprintf("the serving certificate %s is not valid for %s, the name that the API server calls; "+
 			"add this DNS name to the certificate", o.CertFile, name)
+	}
+	if problem := cmp.Or(reason, invalidReason(certificate.Leaf, time.Now())); problem != "" && s.Ready() == nil {
+		return fmt.Errorf("keeping the previous certificate: %s", problem)
 	}
 	s.serve(&certificate, reason)
 	return nil

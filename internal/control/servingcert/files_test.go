@@ -158,6 +158,20 @@ func TestFiles(t *testing.T) {
 	require.NoError(t, f.Ready(), "the previous certificate is still served")
 	f.mount(third)
 	f.eventually("replaced after a mismatch", func() bool { return f.serves(third) })
+
+	for reason, unusable := range map[string]pki.CertOptions{
+		"is not valid before":             {NotBefore: time.Now().Add(time.Hour)}, // the issuer's clock is ahead
+		"expired on":                      {NotAfter: time.Now().Add(-time.Minute)},
+		"is not valid for " + serviceHost: {Hosts: []string{"webhook.example"}},
+	} {
+		f.mount(f.issue(unusable))
+		f.eventually(reason, func() bool { return strings.Contains(f.log.String(), reason) || !f.serves(third) })
+		require.True(t, f.serves(third), reason)
+		require.NoError(t, f.Ready(), reason)
+	}
+	fourth := f.issue(pki.CertOptions{})
+	f.mount(fourth)
+	f.eventually("replaced after those", func() bool { return f.serves(fourth) })
 }
 
 func TestFilesAreUnusable(t *testing.T) {

@@ -107,6 +107,18 @@ func TestRotator(t *testing.T) {
 		require.Equal(t, config.ResourceVersion, f.configuration(t).ResourceVersion)
 	})
 
+	t.Run("Secret of another type", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "other-type")
+		f.createConfiguration(t)
+		theirs := map[string][]byte{"tls.crt": []byte("a"), "tls.key": []byte("b")}
+		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Type: corev1.SecretTypeTLS, Data: theirs,
+		}))
+		require.Eventually(t, allReady(f.start(t, 1, testPolicy())), waitTime, 20*time.Millisecond)
+		require.Subset(t, f.secret(t).Data, theirs, "its type requires these entries")
+	})
+
 	// TestSimulation also deletes the Secret, and has many rotations.
 	t.Run("overwritten Secret", func(t *testing.T) {
 		t.Parallel()

@@ -25,10 +25,12 @@ const (
 )
 
 // Run calls a command with the arguments and streams of this process, and returns its
-// exit code. The context ends with SIGTERM or SIGINT.
+// exit code. The context ends with SIGTERM or SIGINT. A closed pipe is an error of a write: by
+// default it ends the process, also between two changes that belong together.
 func Run(command func(ctx context.Context, args []string, out, errOut io.Writer) int) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	signal.Ignore(syscall.SIGPIPE)
 	return command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 

@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -130,4 +132,17 @@ func TestUsage(t *testing.T) {
 			require.Contains(t, r.out+r.errOut, want)
 		})
 	}
+}
+
+// TestNotFoundByAnother: a load balancer or a proxy that is no API server answers 404 to everything.
+// Nothing is known about the node then.
+func TestNotFoundByAnother(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(http.NotFound))
+	defer web.Close()
+	r := runPlugin(t.Context(), "--server="+web.URL, "can-remove", "w1", "--ignore-not-found", "-o", "json")
+	require.Equal(t, 2, r.code, r.out)
+	require.Contains(t, r.out, `"reason": "Failed"`)
+	unexpected := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "nodes"},
+		"w1", "404 page not found", 0, true)
+	require.Equal(t, failed, removalOf("w1", nil, unexpected).Reason)
 }

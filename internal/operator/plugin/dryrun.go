@@ -67,7 +67,7 @@ func removalOf(node string, warnings []string, err error) report.Removal {
 		return r
 	}
 	switch {
-	case apierrors.IsNotFound(err):
+	case isAboutNode(refused, node) && apierrors.IsNotFound(err):
 		r.Reason = notFound
 		r.Message = fmt.Sprintf("there is no node %s; check the name, or use --ignore-not-found if it may be gone already",
 			node)
@@ -83,6 +83,13 @@ func removalOf(node string, warnings []string, err error) report.Removal {
 		r.Reason = failed
 	}
 	return r
+}
+
+// isAboutNode reports whether an API server has answered about this Node. A proxy that reaches none
+// may answer every request in the same way.
+func isAboutNode(refused *apierrors.StatusError, node string) bool {
+	about := refused.ErrStatus.Details
+	return about != nil && about.Kind == "nodes" && about.Name == node && !apierrors.IsUnexpectedServerError(refused)
 }
 
 const noAnswerText = "the API server would delete the node, but Holdfast has not answered; " +

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // A reportFormat is the value of -o.
@@ -60,7 +61,10 @@ func (f *reportFormat) write(w io.Writer, report any, text string) (err error) {
 		err = encoder.Encode(report)
 		encoded = buffer.Bytes()
 	case asYAML:
-		encoded, err = yaml.Marshal(report)
+		// The escapes of the output stream mean nothing in YAML, or are invalid there.
+		if encoded, err = json.Marshal(report); err == nil {
+			encoded, err = yaml.JSONToYAML([]byte(printable.Text(string(encoded))))
+		}
 	case asTable:
 	}
 	if err == nil {

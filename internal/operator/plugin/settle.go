@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -110,7 +111,7 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 	for _, g := range grants {
 		change.effects = append(change.effects, g.effect())
 		change.commands = append(change.commands, fmt.Sprintf("kubectl annotate --overwrite etcdcluster %s %s=%s",
-			g.cluster.Name, quorum.ResolveAnnotation, g.NodeUID))
+			g.cluster.Name, quorum.ResolveAnnotation, cli.Quoted(string(g.NodeUID))))
 	}
 	return s.carryOut(ctx, c, flags.changeFlags, change)
 }

@@ -93,7 +93,7 @@ func testSettle(t *testing.T, f *changeFixture) {
 	for name, grants := range map[string]string{
 		`"c1"`: grant("settle-1", string(f.node(t, "settle-1").UID), old),
 		`"c2"`: grant("settle-2", "u2", young),
-		`"c3"`: grant("settle-3", "u3", old) + "," + grant("settle-3", "u4", old),
+		`"c3"`: grant("settle-3", "u3", old) + "," + grant("settle-3", "u4;x", old),
 		`"c4","annotations":{"holdfast.dev/settle":"u9"}`: grant("settle-4", "u5", old),
 	} {
 		create(t, f.Server, fmt.Sprintf(`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster",
@@ -121,10 +121,13 @@ func testSettle(t *testing.T, f *changeFixture) {
 	require.Equal(t, cli.ExitSuccess, code, out)
 	requireScript(t, out)
 	compareOutput(t, "settle.txt", out)
-	code, out = f.run(t, operator, "", "settle", "u4", "--yes", "--timeout=10ms")
+	code, out = f.run(t, operator, "", "settle", "u4;x", "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	require.Contains(t, out, " holdfast.dev/settle='u4;x'\n", "a shell must not run what the webhook has written")
+	code, out = f.run(t, operator, "", "settle", "u4;x", "--yes", "--timeout=10ms")
 	require.Equal(t, cli.ExitFailure, code)
 	require.Contains(t, out, "the webhook has not settled the grant for node settle-3 within 10ms")
 	annotation, err := f.Kubectl(t.Context(), "get", "etcdcluster", "c3", "-o", "jsonpath={.metadata.annotations}")
 	require.NoError(t, err)
-	require.Contains(t, annotation, `"holdfast.dev/settle":"u4"`)
+	require.Contains(t, annotation, `"holdfast.dev/settle":"u4;x"`)
 }

@@ -213,6 +213,16 @@ func uninstallByScript(t *testing.T, f *uninstallFixture) {
 	require.NoError(t, err)
 	taint("etcd", "readiness.k8s.io/holdfast")
 	taint("etcd", "example.org/before")
+	// Whoever may create Roles in a namespace chooses their names, which a shell must not run.
+	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{
+		"namespace":"default","name":"holdfast; exit 7 #","labels":{"app.kubernetes.io/part-of":"holdfast"}}}`)
+	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{
+		"name":"mine\nexit 8"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",
+		"name":"holdfast-breakglass"}}`)
+	t.Cleanup(func() {
+		require.NoError(t, f.Client().RbacV1().ClusterRoleBindings().Delete(context.WithoutCancel(t.Context()),
+			"mine\nexit 8", metav1.DeleteOptions{}))
+	})
 	code, script := f.run(t, "--dry-run", "--timeout=1m")
 	require.Equal(t, cli.ExitSuccess, code, script)
 	taint("etcd", "example.org/since")
@@ -232,6 +242,13 @@ func uninstallByScript(t *testing.T, f *uninstallFixture) {
 		code, script = f.run(t, "--dry-run", "--timeout=1m")
 		require.Equal(t, cli.ExitSuccess, code, script)
 	}
+	f.deleteMachine(t)
+	before := f.remaining(t)
+	out, err := f.runScript(t, script)
+	require.Error(t, err, out)
+	require.Contains(t, out, "a Machine with the hook of Holdfast is being deleted")
+	require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
+	f.endMachine(t)
 	annotate("people", `holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
 	requireStop("the hold of node people has changed")
 	_, _, err = f.AddNode(t.Context(), apiserver.NodeSpec{Name: "late", Ready: true})
@@ -242,7 +259,7 @@ func uninstallByScript(t *testing.T, f *uninstallFixture) {
 	requireStop("the hold of node late has changed")
 	_, err = f.Kubectl(t.Context(), "annotate", "machines", "--all", hookAnnotation+"=")
 	require.NoError(t, err)
-	out, err := f.runScript(t, script)
+	out, err = f.runScript(t, script)
 	require.NoError(t, err, "%s\n%s", script, out)
 	require.Empty(t, f.remaining(t))
 	f.requireClean(t)

@@ -32,14 +32,18 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		if err := u.needFor(m, "patch"); err != nil {
 			return err
 		}
-		command := fmt.Sprintf("%s annotate %s.%s %s %s-",
-			u.kubectl(m), machine.Resource, machine.ClusterAPIGroup, m.Name, machine.HookAnnotation)
-		err := u.do(command, fmt.Sprintf("Machine %s/%s: hook removed", m.Namespace, m.Name), func() error {
-			return u.Client.Patch(ctx, m, patch, fieldOwner)
-		})
-		if err != nil && !apierrors.IsNotFound(err) {
+		if u.DryRun {
+			continue // The script removes it from all Machines, also from later ones.
+		}
+		switch err := u.Client.Patch(ctx, m, patch, fieldOwner); {
+		case err == nil:
+			fmt.Fprintf(u.Out, "Machine %s/%s: hook removed\n", m.Namespace, m.Name)
+		case !apierrors.IsNotFound(err):
 			failed = append(failed, fmt.Errorf("patching Machine %s/%s: %w", m.Namespace, m.Name, err))
 		}
+	}
+	if u.DryRun {
+		failed = append(failed, u.printForMachines("%[1]s annotate %[2]s --all --all-namespaces %[3]s-\n"))
 	}
 	return errors.Join(failed...)
 }
@@ -52,7 +56,7 @@ func machines() schema.GroupKind {
 // hookedMachines returns the Machines with the hook that lose it. waiting names those whose end
 // waits for a review, which are not among them without --end-waiting-machines. Without its hook,
 // such a machine ends at once, although the review may have refused it because of the quorum of
-// etcd.
+// etcd. A script looks for them as well: it runs later.
 func (u *uninstaller) hookedMachines(
 	ctx context.Context,
 ) (hooked []metav1.PartialObjectMetadata, waiting, err error) {
@@ -71,17 +75,20 @@ func (u *uninstaller) hookedMachines(
 			hooked = append(hooked, m)
 		}
 	}
+	if u.DryRun && !u.EndWaitingMachines {
+		err = errors.Join(err, u.printForMachines("waiting=$(%[1]s get %[2]s --all-namespaces "+
+			"-o jsonpath='{.items[?(@.metadata.deletionTimestamp)].metadata.annotations}')\ncase $waiting in *'%[3]s'*) "+
+			"echo 'a Machine with the hook of Holdfast is being deleted: print the script again' >&2; exit 1;; esac\n"))
+	}
 	return hooked, errors.Join(waits...), err
 }
 
-// printHooksSince prints the command that removes the hook from Machines that have got it since the
-// script was printed.
-func (u *uninstaller) printHooksSince() error {
+// printForMachines prints commands with kubectl, the resource and the hook, if there are Machines.
+func (u *uninstaller) printForMachines(commands string) error {
 	mapping, err := u.mapping(machines())
 	if mapping == nil {
 		return err
 	}
-	_, err = fmt.Fprintf(u.Out, "%s annotate %s.%s --all --all-namespaces %s-\n",
-		u.Kubectl, machine.Resource, machine.ClusterAPIGroup, machine.HookAnnotation)
+	_, err = fmt.Fprintf(u.Out, commands, u.Kubectl, machine.Resource+"."+machine.ClusterAPIGroup, machine.HookAnnotation)
 	return err
 }

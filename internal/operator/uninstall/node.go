@@ -49,12 +49,8 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if u.collectsRights {
 		return errors.Join(append(failed, waiting)...)
 	}
-	if u.DryRun {
-		failed = append(failed, waiting, u.printHooksSince())
-	} else {
-		// The second run repeats what failed in the first, so its error replaces that one.
-		failed = []error{waiting, u.removeHooks(ctx)}
-	}
+	// The second run repeats what failed in the first, so its error replaces that one.
+	failed = []error{waiting, u.removeHooks(ctx)}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
@@ -70,10 +66,11 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// printNodesSince prints a command that ends the script if a Node that is not in it has a hold.
+// printNodesSince prints commands that end the script if a Node that is not in it has a hold, or if
+// the Nodes cannot be read.
 func (u *uninstaller) printNodesSince() {
-	fmt.Fprintf(u.Out, "test -z \"$(%s get nodes -o jsonpath='{.items[*].metadata.annotations.%s}')\" || "+
-		"{ echo 'other nodes have joined since: print the script again' >&2; exit 1; }\n",
+	fmt.Fprintf(u.Out, "holds=$(%s get nodes -o jsonpath='{.items[*].metadata.annotations.%s}')\n"+
+		"test -z \"$holds\" || { echo 'other nodes have joined since: print the script again' >&2; exit 1; }\n",
 		u.Kubectl, escapeDots(readiness.HoldAnnotation))
 }
 

@@ -22,6 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -241,7 +243,7 @@ func (u *uninstaller) deleteObjects(
 			return err
 		}
 		// waitGone prints for what a script has to wait.
-		command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + describe(object)
+		command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + cli.Quoted(describe(object))
 		if len(options) > 0 {
 			command += " --cascade=foreground"
 		}
@@ -269,7 +271,7 @@ func (u *uninstaller) kubectl(object *metav1.PartialObjectMetadata) string {
 	return u.Kubectl + " -n " + object.Namespace
 }
 
-// describe names an object as kubectl does.
+// describe names an object as kubectl does. The name of a role may have any character of a shell.
 func describe(object *metav1.PartialObjectMetadata) string {
 	kind := object.GroupVersionKind()
 	name := strings.ToLower(kind.Kind)
@@ -287,7 +289,8 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 			return err
 		}
 		if u.DryRun {
-			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", u.kubectl(object), u.Timeout, describe(object))
+			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", u.kubectl(object), u.Timeout,
+				cli.Quoted(describe(object)))
 			continue
 		}
 		begun := time.Now()
@@ -356,7 +359,7 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 		prefix = "# kept: "
 	}
 	for _, text := range kept {
-		fmt.Fprintln(u.Out, prefix+text)
+		fmt.Fprintln(u.Out, prefix+printable.Line(text))
 	}
 	return nil
 }
