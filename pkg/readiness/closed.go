@@ -152,8 +152,8 @@ func (c Closed) Commands() []string {
 // ReleaseCommand returns the command line that releases a held node with kubectl alone. It is empty
 // if the cordon or taint of the hold is gone: then the hold ends without a person.
 func ReleaseCommand(n *corev1.Node) string {
-	c, err := ClosedBy(n)
-	if err != nil || c.Record.State != Held || !c.isInPlace() {
+	c, _ := ClosedBy(n) // without a record it is not held
+	if c.Record.State != Held || !c.isInPlace() {
 		return ""
 	}
 	return strings.Join(c.Commands(), " && ")

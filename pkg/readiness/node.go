@@ -121,8 +121,8 @@ func cordonOwner(n *corev1.Node) string {
 
 // IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
 func IsCordonOfHold(n *corev1.Node) bool {
-	c, err := ClosedBy(n)
-	return err == nil && c.Record.State == Held && c.Cordon == ByHold && !c.Kept
+	c, _ := ClosedBy(n) // without a record it is not held
+	return c.Record.State == Held && c.Cordon == ByHold && !c.Kept
 }
 
 // FindCondition returns the condition of this type, or nil.

@@ -75,8 +75,9 @@ type wireRecord struct {
 	Since string `json:"since,omitempty"`
 }
 
-// ParseRecord parses the value of HoldAnnotation and ignores unknown fields. After an error
-// nothing may be concluded: neither that the node is held nor that it is not.
+// ParseRecord parses the value of HoldAnnotation and ignores unknown fields. With an error it
+// returns the zero Record, whose state is none of the states: neither is the node known to be held,
+// nor not to be.
 func ParseRecord(value string) (Record, error) {
 	var w wireRecord
 	if err := json.Unmarshal([]byte(value), &w); err != nil {
@@ -125,10 +126,7 @@ func (r Record) Format() string {
 // its record lists them, and their values have not been changed. It returns none if the record
 // cannot be read.
 func OwnedAutoscalerAnnotations(annotations map[string]string) []string {
-	r, err := ParseRecord(annotations[HoldAnnotation])
-	if err != nil {
-		return nil
-	}
+	r, _ := ParseRecord(annotations[HoldAnnotation])
 	return r.ownedAutoscalerAnnotations(annotations)
 }
 

@@ -71,9 +71,8 @@ type HoldCheck struct {
 // knows nothing about the host. Until a hold is overdue, it returns only what an agent would do
 // at once without inspecting the host, and only after an agent had time to do it.
 func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) HoldCheck {
-	value, recorded := n.Annotations[HoldAnnotation]
-	record, err := ParseRecord(value)
-	if !recorded || err != nil {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	if err != nil {
 		return HoldCheck{} // It is unknown whether Holdfast holds the node.
 	}
 	e := newLeaderEvaluation(n, record, now)
@@ -129,11 +128,8 @@ func newLeaderEvaluation(n *corev1.Node, record Record, now time.Time) holdEvalu
 // It is false if the record cannot be parsed.
 func IsHoldOver(n *corev1.Node) bool {
 	value, recorded := n.Annotations[HoldAnnotation]
-	if !recorded {
-		return true
-	}
 	record, err := ParseRecord(value)
-	return err == nil && record.State != Held && !hasUnfinishedRelease(n)
+	return !recorded || err == nil && record.State != Held && !hasUnfinishedRelease(n)
 }
 
 // hasAgent reports whether an agent has reported on the node in this boot. The condition
@@ -217,15 +213,15 @@ func getPodsCommand(namespace, node string) string {
 // IsBornHeld reports whether the node has been held since its creation, by the policy and not
 // by an agent.
 func IsBornHeld(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	return err == nil && record.State == Held && record.Reason == NewNode
+	record, _ := ParseRecord(n.Annotations[HoldAnnotation])
+	return record.State == Held && record.Reason == NewNode
 }
 
 // IsInFirstBoot reports whether a node was born held and, as far as its record shows, has not
 // rebooted since.
 func IsInFirstBoot(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	record, _ := ParseRecord(n.Annotations[HoldAnnotation])
 	first := cmp.Or(record.FirstBootID, record.BootID)
 	isLater := first != "" && first != n.Status.NodeInfo.BootID
-	return err == nil && IsBornHeld(n) && !isLater
+	return IsBornHeld(n) && !isLater
 }

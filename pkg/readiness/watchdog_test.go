@@ -82,6 +82,10 @@ func TestCheckHold(t *testing.T) {
 		// Not held by Holdfast.
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
 		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
+		{
+			"unreadable record, reported", node(cordoned, raised, reported, annotated(HoldAnnotation, "held")), time.Hour, release,
+			checkOutcome{},
+		},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
 
 		// An agent has two minutes.
@@ -229,6 +233,23 @@ func TestCheckHoldMessages(t *testing.T) {
 	parts := []string{"10m0s", "waiting for the moon", "--on-stuck-hold=keep", ReleaseCommand(waiting), "get pods"}
 	for _, part := range parts {
 		require.Contains(t, check.Event.Message, part)
+	}
+}
+
+func TestIsHoldOver(t *testing.T) {
+	released := recorded(Released, thisBoot, NetworkReady)
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		over bool
+	}{
+		"no record":             {node(), true},
+		"released":              {node(released, conditioned(NetworkHeld, corev1.ConditionFalse, NotHeld)), true},
+		"held":                  {node(recorded(Held, thisBoot, NewNode)), false},
+		"unreadable":            {node(annotated(HoldAnnotation, "held")), false},
+		"first half, condition": {node(released, unavailable(HeldByHoldfast)), false},
+		"first half, report":    {node(released, conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForCNI)), false},
+	} {
+		require.Equal(t, c.over, IsHoldOver(c.node), name)
 	}
 }
 
