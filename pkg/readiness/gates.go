@@ -120,9 +120,9 @@ func missingBridge(n *corev1.Node, c Conflist) string {
 		return ""
 	}
 	for _, cidr := range cidrs {
-		given, err := netip.ParsePrefix(cidr)
+		given, _ := netip.ParsePrefix(cidr) // an invalid prefix overlaps none
 		for _, subnet := range c.BridgeSubnets {
-			if bridge, bad := netip.ParsePrefix(subnet); err == nil && bad == nil && bridge.Overlaps(given) {
+			if bridge, _ := netip.ParsePrefix(subnet); bridge.Overlaps(given) {
 				return ""
 			}
 		}
@@ -179,8 +179,8 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 	if value == "" {
 		return ""
 	}
-	subnet, err := netip.ParsePrefix(value)
-	if err != nil || !family(subnet.Addr()) {
+	subnet, _ := netip.ParsePrefix(value) // an invalid prefix is of no family and contains nothing
+	if !family(subnet.Addr()) {
 		return fmt.Sprintf("a valid %s (found %q)", variable, value)
 	}
 	cidrs := podCIDRs(n)
@@ -188,8 +188,8 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 		return ""
 	}
 	for _, cidr := range cidrs {
-		outer, err := netip.ParsePrefix(cidr)
-		if err == nil && outer.Bits() <= subnet.Bits() && outer.Contains(subnet.Addr()) {
+		outer, _ := netip.ParsePrefix(cidr)
+		if outer.Bits() <= subnet.Bits() && outer.Contains(subnet.Addr()) {
 			return ""
 		}
 	}
