@@ -115,7 +115,7 @@ func missingPlugin(p Plugin) string {
 // configuration that a runtime writes under a package's name contains the podCIDR, so it has
 // to wait for one.
 func missingBridge(n *corev1.Node, c Conflist) string {
-	cidrs := podCIDRs(n)
+	cidrs := n.Spec.PodCIDRs
 	if len(c.BridgeSubnets) == 0 || len(cidrs) == 0 && !c.AmbiguousName {
 		return ""
 	}
@@ -159,7 +159,7 @@ func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 	if missing := missingSubnet(n, "FLANNEL_IPV6_SUBNET", s.IPv6Subnet, netip.Addr.Is6); missing != "" {
 		return missing
 	}
-	if len(podCIDRs(n)) == 0 && !p.FlannelUsesEtcd {
+	if len(n.Spec.PodCIDRs) == 0 && !p.FlannelUsesEtcd {
 		return fmt.Sprintf("podCIDRs of the node, to check that flannel's subnet file %s is not from an earlier Node of "+
 			"this host (if flannel stores its subnets in etcd, set the agent's flag --flannel-uses-etcd)", s.Path)
 	}
@@ -183,7 +183,7 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 	if !family(subnet.Addr()) {
 		return fmt.Sprintf("a valid %s (found %q)", variable, value)
 	}
-	cidrs := podCIDRs(n)
+	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 {
 		return ""
 	}
@@ -194,13 +194,6 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 		}
 	}
 	return fmt.Sprintf("a %s inside the node's podCIDRs %s (found %s)", variable, strings.Join(cidrs, ", "), value)
-}
-
-func podCIDRs(n *corev1.Node) []string {
-	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
-		return []string{n.Spec.PodCIDR}
-	}
-	return n.Spec.PodCIDRs
 }
 
 func (e holdEvaluation) missingMarker() string {

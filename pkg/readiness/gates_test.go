@@ -195,13 +195,6 @@ func requireGates(t *testing.T, n *corev1.Node, f Facts, p Policy, want map[stri
 	}
 }
 
-func TestGatesPodCIDRField(t *testing.T) {
-	n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.244.9.0/24"}}
-	gates := Decide(n, readyFacts(), Policy{}, noon()).Gates
-	require.False(t, gates[1].Open)
-	require.Contains(t, gates[1].Missing, "10.244.9.0/24")
-}
-
 func TestPolicyValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy Policy
