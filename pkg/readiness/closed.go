@@ -58,7 +58,7 @@ func ClosedBy(n *corev1.Node) (Closed, error) {
 // or of its end with reason KeptCordoned.
 func closedBy(n *corev1.Node, record Record) Closed {
 	c := Closed{Record: record, Kept: hasKeepCordoned(n), node: n}
-	if record.Taint != "" && hasTaint(n, record.Taint) {
+	if hasTaint(n, record.Taint) {
 		c.Taint = record.Taint
 	}
 	if !n.Spec.Unschedulable {

@@ -145,7 +145,7 @@ func (e holdEvaluation) decideUnreadable() Decision {
 			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(keys, "- "))
 	}
 	free := "kubectl uncordon " + e.node.Name
-	if key := e.policy.TaintKey; key != "" && hasTaint(e.node, key) {
+	if key := e.policy.TaintKey; hasTaint(e.node, key) {
 		free = fmt.Sprintf("kubectl taint node %s %s:%s-", e.node.Name, key, corev1.TaintEffectNoSchedule)
 	}
 	return e.newDecision(corev1.ConditionUnknown, RecordUnreadable,
@@ -179,7 +179,7 @@ func (e holdEvaluation) decideFirst() Decision {
 	ready := FindCondition(e.node, corev1.NodeReady)
 	inService := ready != nil && ready.Status == corev1.ConditionTrue
 	switch {
-	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
+	case hasTaint(e.node, e.policy.TaintKey):
 		return e.adoptTaint()
 	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)

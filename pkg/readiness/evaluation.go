@@ -88,8 +88,7 @@ func (e holdEvaluation) taintKey() string {
 func (e holdEvaluation) holdTaints() []corev1.Taint {
 	var taints []corev1.Taint
 	for _, t := range e.node.Spec.Taints {
-		owned := t.Key == e.record.Taint || t.Key == e.policy.TaintKey
-		if t.Key != "" && t.Effect == corev1.TaintEffectNoSchedule && owned {
+		if t.Effect == corev1.TaintEffectNoSchedule && (t.Key == e.record.Taint || t.Key == e.policy.TaintKey) {
 			taints = append(taints, corev1.Taint{Key: t.Key, Effect: t.Effect})
 		}
 	}

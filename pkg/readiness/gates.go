@@ -315,11 +315,8 @@ func (e holdEvaluation) hasUnprobedEndpoint() bool {
 }
 
 // hasLabel reports whether the labels contain `key` or `key=value`. An empty selector matches
-// nothing.
+// nothing, because each label has a key.
 func hasLabel(labels map[string]string, selector string) bool {
-	if selector == "" {
-		return false
-	}
 	key, want, exact := strings.Cut(selector, "=")
 	got, found := labels[key]
 	return found && (!exact || got == want)

@@ -135,7 +135,8 @@ func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// hasTaint reports whether the node has a NoSchedule taint with this key.
+// hasTaint reports whether the node has a NoSchedule taint with this key. It has none with the empty
+// key, because the API server admits none.
 func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule

@@ -27,7 +27,26 @@ func TestLeftoverTaints(t *testing.T) {
 	both := []string{corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable}
 	require.Equal(t, both, keys(unavailable(HeldByHoldfast)))
 	require.Equal(t, both, keys(available("FlannelIsUp")))
+	require.Equal(t, both, keys(unchanged), "no condition")
 	require.Equal(t, both[:1], keys(unavailable("CalicoIsDown")), "the taint belongs to another component's condition")
+}
+
+// TestTaintsOfOtherEffects: the taint of a hold and those that follow from it are NoSchedule. A taint
+// of the same key with another effect belongs to another client.
+func TestTaintsOfOtherEffects(t *testing.T) {
+	expelling := func(n *corev1.Node) {
+		for _, key := range []string{holdTaint, corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable} {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+		}
+	}
+	policy, byTaint := Policy{TaintKey: holdTaint}, heldByTaint(holdTaint)
+	d := Decide(node(byTaint, expelling, tainted(holdTaint)), readyFacts(), policy, noon())
+	require.Equal(t, []corev1.Taint{{Key: holdTaint, Effect: corev1.TaintEffectNoSchedule}}, d.RemoveTaints)
+	d = Decide(node(recorded(Held, thisBoot, NewNode), cordoned, expelling), readyFacts(), policy, noon())
+	require.Empty(t, d.RemoveTaints)
+	require.Equal(t, Released, d.Record.State)
+	d = Decide(node(byTaint, expelling), closedFacts(), policy, noon())
+	require.Equal(t, Overridden, d.Record.State, "another client has removed the taint of the hold")
 }
 
 func TestWriteOrder(t *testing.T) {
@@ -259,6 +278,8 @@ func TestRegisteredWithTaint(t *testing.T) {
 	d := Decide(node(tainted(key)), closedFacts(), Policy{}, noon())
 	require.Equal(t, FirstSeen, d.Record.Reason, "a taint that is not in the policy belongs to another component")
 	require.Empty(t, d.RemoveTaints)
+	d = Decide(node(), closedFacts(), policy, noon())
+	require.Equal(t, NotReadyYet, d.Record.Reason, "a node that registered without the taint")
 }
 
 // TestRestoredTaint: Karpenter restores the startup taints of a NodePool when it registers a
