@@ -99,7 +99,7 @@ func cordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
 		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
-			entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+			!strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
 			continue
 		}
 		var owned struct {
@@ -108,9 +108,7 @@ func cordonOwner(n *corev1.Node) string {
 				Annotations fields `json:"f:annotations"`
 			} `json:"f:metadata"`
 		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
-			continue // a later format of managedFields proves nothing
-		}
+		_ = json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) // a later format has no such fields
 		_, bit := owned.Spec["f:unschedulable"]
 		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
 			return entry.Manager

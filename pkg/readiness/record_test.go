@@ -90,7 +90,7 @@ func TestCordonOwner(t *testing.T) {
 				`{"f:metadata":{"f:annotations":{"f:holdfast.dev/hold":{}}},"f:spec":{"f:unschedulable":{}}}`), "",
 		},
 		"other fields": {
-			owned("kubectl", "", `{"f:metadata":{"f:annotations":{"f:x/f:unschedulable":{}}},"f:spec":{"f:taints":{}}}`), "",
+			owned("kubectl", "", `{"f:metadata":{"f:labels":{"f:unschedulable":{}}},"f:spec":{"f:taints":{}}}`), "",
 		},
 		"merged entries":           {owned("ancient-changes", "", cordon), ""},
 		"status":                   {owned("kubelet", "status", cordon), ""},
