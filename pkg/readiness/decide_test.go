@@ -48,6 +48,11 @@ func TestDecide(t *testing.T) {
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	others := holdOutcome{held: true, reason: WaitingForOthers}
 	cordonedByOthers := holdOutcome{reason: CordonedByOthers}
+	pressedSince := func(later time.Duration) nodeOption {
+		return func(n *corev1.Node) {
+			FindCondition(n, corev1.NodeMemoryPressure).LastTransitionTime.Time = noon().Add(later)
+		}
+	}
 	kubeletGone := conditioned(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 	for _, c := range []struct {
 		name   string
@@ -64,6 +69,7 @@ func TestDecide(t *testing.T) {
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
+		{"unrecorded, pressure since", node(kubeletSince(11*time.Second), pressedSince(time.Second)), closed, unrecorded, firstHold},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 

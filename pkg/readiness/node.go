@@ -71,19 +71,15 @@ func wasReady(n *corev1.Node) bool {
 	if ready == nil || ready.Status != corev1.ConditionFalse {
 		return ready != nil && ready.Status == corev1.ConditionTrue
 	}
-	latest := time.Time{}
 	for _, kind := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 	} {
 		pressure := FindCondition(n, kind)
-		if pressure == nil {
+		if pressure == nil || ready.LastTransitionTime.Sub(pressure.LastTransitionTime.Time) <= maxConditionSpread {
 			return false
 		}
-		if at := pressure.LastTransitionTime.Time; at.After(latest) {
-			latest = at
-		}
 	}
-	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
+	return true
 }
 
 // mergedManagers is the manager to which the API server assigns the oldest entries of an object
