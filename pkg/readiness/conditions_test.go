@@ -111,6 +111,7 @@ func TestConditionGate(t *testing.T) {
 		},
 		{"written by the hold", network, first, unavailable(HeldByHoldfast), "only Holdfast has written it"},
 		{"written by the release", network, rebooted, available(ReleasedByHoldfast), "only Holdfast has written it"},
+		{"written by a release by hand", network, first, available(ReleasedByHand), "only Holdfast has written it"},
 		{
 			"written in the boot before", network, rebooted, written(kind, no, "CalicoIsUp", noon()),
 			"it was last written at 2026-08-01T12:00:00Z",
@@ -166,6 +167,14 @@ func TestPluginReasonIsRecorded(t *testing.T) {
 		d = Decide(node(bornHeld, cordoned, available(reason)), closedFacts(), policy, noon())
 		require.Nil(t, d.Record, "%s is not overwritten", reason)
 		require.Len(t, d.Conditions, 1, "%s would be restored endlessly", reason)
+	}
+	for _, reason := range []string{ReleasedByHoldfast, ReleasedByHand} {
+		up := Record{State: Held, BootID: thisBoot, Reason: NewNode, NetworkUp: "FlannelIsUp"}
+		for _, record := range []nodeOption{bornHeld, recordedAs(up)} {
+			d = Decide(node(record, cordoned, available(reason)), closedFacts(), policy, noon())
+			require.Nil(t, d.Record, "%s is not the plugin's", reason)
+			require.Equal(t, HeldByHoldfast, d.Conditions[1].Reason)
+		}
 	}
 	d = Decide(node(bornHeld, cordoned, available("")), closedFacts(), policy, noon())
 	require.NotEmpty(t, d.Record.NetworkUp, "the reason of a condition is optional")

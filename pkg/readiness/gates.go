@@ -263,7 +263,7 @@ func (e holdEvaluation) missingCondition(wanted string) string {
 	switch {
 	case c == nil:
 		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)
-	case kind == corev1.NodeNetworkUnavailable && (c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast):
+	case IsByHoldfast(c):
 		if e.record.State == Held && e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID && e.facts.BootID != "" {
 			return ""
 		}

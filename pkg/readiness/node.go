@@ -39,6 +39,12 @@ func markOfOthers(n *corev1.Node) string {
 	return ""
 }
 
+// IsByHoldfast reports whether Holdfast has written a condition NetworkUnavailable.
+func IsByHoldfast(c *corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeNetworkUnavailable &&
+		(c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast || c.Reason == ReleasedByHand)
+}
+
 // isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
 func isUnavailableByHoldfast(n *corev1.Node) bool {
 	c := FindCondition(n, corev1.NodeNetworkUnavailable)

@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -214,16 +215,9 @@ func (e holdEvaluation) stampedRecord() *Record {
 // False in this boot, empty if it did not. The reason is recorded even if no gate waits for
 // it, because the leader may overwrite the condition and does not know the agent's gates.
 func (e holdEvaluation) clearedReason() string {
-	const kind = corev1.NodeNetworkUnavailable
-	c := FindCondition(e.node, kind)
-	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast {
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
+	if e.missingCondition(string(corev1.NodeNetworkUnavailable)) != "" || IsByHoldfast(c) {
 		return ""
 	}
-	if e.missingCondition(string(kind)) != "" {
-		return ""
-	}
-	if c.Reason == "" {
-		return "Unnamed"
-	}
-	return c.Reason
+	return cmp.Or(c.Reason, "Unnamed")
 }
