@@ -264,7 +264,7 @@ func (e holdEvaluation) missingCondition(wanted string) string {
 	case c == nil:
 		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)
 	case IsByHoldfast(c):
-		if e.record.State == Held && e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID && e.facts.BootID != "" {
+		if e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID {
 			return ""
 		}
 		return fmt.Sprintf("condition %s=%s from the network plugin: only Holdfast has written it", kind, want)

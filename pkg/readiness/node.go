@@ -45,10 +45,11 @@ func IsByHoldfast(c *corev1.NodeCondition) bool {
 		(c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast || c.Reason == ReleasedByHand)
 }
 
-// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
+// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True. Only then does
+// it write this reason.
 func isUnavailableByHoldfast(n *corev1.Node) bool {
 	c := FindCondition(n, corev1.NodeNetworkUnavailable)
-	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
+	return c != nil && c.Reason == HeldByHoldfast
 }
 
 // hasUnfinishedRelease reports whether a condition still reports a hold. If the hold has ended by
