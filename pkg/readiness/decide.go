@@ -209,14 +209,9 @@ func (e holdEvaluation) adoptTaint() Decision {
 	e.record = *e.newRecord(Held, NewNode)
 	e.record.Taint = e.policy.TaintKey
 	d := e.decideHeld()
-	if !d.Held {
-		return d
+	if d.Held {
+		d.Annotations = e.setAutoscalerAnnotations(e.recordToWrite(&d))
 	}
-	record := e.record
-	if d.Record != nil {
-		record = *d.Record
-	}
-	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	return d
 }
 

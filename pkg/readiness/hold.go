@@ -14,11 +14,8 @@ func (e holdEvaluation) startHold(reason RecordReason) Decision {
 	e.record = *e.newRecord(Held, reason)
 	e.record.Taint = key
 	d := e.keepHold()
-	record := e.record
-	if d.Record != nil {
-		record = *d.Record
-	}
-	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
+	record := e.recordToWrite(&d)
+	d.Annotations = e.setAutoscalerAnnotations(record)
 	if key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
