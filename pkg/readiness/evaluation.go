@@ -71,13 +71,11 @@ func (e holdEvaluation) waitReason() string {
 	return NotHeld
 }
 
-// taintKey returns the key of the taint that holds this node or would hold it, empty for the
-// cordon. For an existing hold the record decides, even if the policy has changed: a record
-// without a taint is a hold by cordon. The record also decides while the taint of an ended hold
-// is still on the node (KeepCordonedAnnotation): the next hold takes it over, so that its end
-// removes it.
+// taintKey returns the key of the taint of a new hold, empty for the cordon. While the taint of an
+// ended hold is still on the node (KeepCordonedAnnotation), the new hold takes it over, so that its
+// end removes it.
 func (e holdEvaluation) taintKey() string {
-	if e.record.State == Held || hasTaint(e.node, e.record.Taint) {
+	if hasTaint(e.node, e.record.Taint) {
 		return e.record.Taint
 	}
 	return e.policy.TaintKey

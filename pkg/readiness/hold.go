@@ -63,7 +63,7 @@ func (e holdEvaluation) keepHold() Decision {
 	if e.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	}
-	if !e.record.isFirstHold() || e.taintKey() != "" {
+	if !e.record.isFirstHold() || e.record.Taint != "" {
 		return e.clearUnavailable(d)
 	}
 	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
