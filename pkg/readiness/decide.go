@@ -69,11 +69,9 @@ func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 // printable returns the decision with texts that can be shown.
 func (d Decision) printable() Decision {
 	d.Message, d.Event = printable.Line(d.Message), d.Event.printable()
-	d.Conditions = slices.Clone(d.Conditions)
 	for i := range d.Conditions {
 		d.Conditions[i].Message = printable.Line(d.Conditions[i].Message)
 	}
-	d.Gates = slices.Clone(d.Gates)
 	for i := range d.Gates {
 		d.Gates[i].Missing = printable.Line(d.Gates[i].Missing)
 	}
@@ -88,12 +86,12 @@ func (e *Event) printable() *Event {
 }
 
 // dependsOnGates reports whether the state of the gates can change the decision. In the boot of
-// its record, a node that is not held is left alone.
+// its record, a node that is not held is left alone. A node without a record has no such boot.
 func (e holdEvaluation) dependsOnGates() bool {
 	switch {
 	case e.parseErr != nil || e.facts.BootID == "":
 		return false
-	case !e.recorded || e.record.State == Held || e.record.Reason == GatesMismatch:
+	case e.record.State == Held || e.record.Reason == GatesMismatch:
 		return true
 	}
 	return e.record.BootID != e.facts.BootID
@@ -185,12 +183,12 @@ func (e holdEvaluation) decideFirst() Decision {
 		return e.startHold(NotReadyYet)
 	case isExempt(e.node):
 		return e.recordNotHeld(Released, Exempt)
-	case inService && e.hasUnprobedEndpoint():
+	case !inService || e.allGatesOpen():
+		return e.recordNotHeld(Released, FirstSeen)
+	case e.hasUnprobedEndpoint():
 		return e.decideAfterProbe()
-	case inService && !e.allGatesOpen():
-		return e.recordGatesMismatch()
 	}
-	return e.recordNotHeld(Released, FirstSeen)
+	return e.recordGatesMismatch()
 }
 
 // decideAfterProbe puts off the decision about a node that was Ready before Holdfast: before the
