@@ -254,14 +254,12 @@ func (e holdEvaluation) decideNotHeld() Decision {
 // KeepCordonedAnnotation they stay, and the record keeps the key: without the annotation they are
 // removed, also under another policy.
 func (e holdEvaluation) handleKeptTaint(d *Decision) {
-	switch {
-	case !hasKeepCordoned(e.node):
-		d.RemoveTaints = e.holdTaints()
-		if d.Record == nil && e.record.Taint != "" {
-			e.recordToWrite(d).Taint = ""
-		}
-	case d.Record != nil && hasTaint(e.node, e.record.Taint):
-		d.Record.Taint = e.record.Taint
+	key := e.record.Taint
+	if !hasKeepCordoned(e.node) {
+		key, d.RemoveTaints = "", e.holdTaints()
+	}
+	if d.Record != nil || key != e.record.Taint {
+		e.recordToWrite(d).Taint = key
 	}
 }
 
