@@ -39,7 +39,7 @@ func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluat
 		e.recorded = true
 		e.record, e.parseErr = ParseRecord(value)
 	}
-	closedForIt := e.record.State == Held && e.record.Reason == GoingDown && e.record.BootID == f.BootID
+	closedForIt := e.record.Reason == GoingDown && e.record.BootID == f.BootID
 	e.shutdownCancelled = closedForIt && f.StaysUp && f.SawShutdown
 	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
 	e.gates = e.evaluateGates()

@@ -207,6 +207,39 @@ func TestShutdownHold(t *testing.T) {
 			d = Decide(n, c.after, Policy{}, noon())
 			require.Equal(t, c.held, d.Held, d.Message)
 			require.Equal(t, c.held, d.Unschedulable == nil, "released in one decision")
+			if !c.held {
+				require.Equal(t, ShutdownCancelled, d.Record.Reason)
+				require.Equal(t, EventReleased, d.Event.Reason)
+			}
+		})
+	}
+}
+
+// TestCancelledShutdown: a shutdown that was cancelled ends only the hold that it began in this boot.
+func TestCancelledShutdown(t *testing.T) {
+	cancelled := func(f Facts) Facts {
+		f.StaysUp, f.SawShutdown = true, true
+		return f
+	}
+	unknown := closedFacts()
+	unknown.SawShutdown = true
+	awaits := readyFactsWith(func(f *Facts) { f.AwaitsLogind = true })
+	for name, c := range map[string]struct {
+		record nodeOption
+		facts  Facts
+		held   bool
+	}{
+		"hold of the shutdown":          {recorded(Held, thisBoot, GoingDown), cancelled(closedFacts()), false},
+		"hold of a shutdown before":     {recorded(Held, otherBoot, GoingDown), cancelled(closedFacts()), true},
+		"born held":                     {recorded(Held, thisBoot, NewNode), cancelled(closedFacts()), true},
+		"held after a reboot":           {recorded(Held, thisBoot, Rebooted), cancelled(closedFacts()), true},
+		"logind is gone":                {recorded(Held, thisBoot, GoingDown), unknown, true},
+		"born held, waiting for logind": {recorded(Held, thisBoot, NewNode), awaits, false},
+		"shutdown, waiting for logind":  {recorded(Held, thisBoot, GoingDown), awaits, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decide(node(c.record, cordoned), c.facts, Policy{}, noon())
+			require.Equal(t, c.held, d.Held, d.Message)
 		})
 	}
 }
