@@ -3,7 +3,6 @@ package readiness
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -37,7 +36,7 @@ type Record struct {
 	FirstBootID string `json:"firstBootID,omitempty"`
 	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
 	// had no clock, like the born-held policy. It is for people; no decision depends on it.
-	Since  time.Time    `json:"-"`
+	Since  time.Time    `json:"since,omitzero"`
 	Reason RecordReason `json:"reason,omitempty"`
 	// Taint is the key of the taint that holds the node, empty for a hold by cordon. A release
 	// follows this field even if the policy has changed, so a node that was held under an
@@ -70,55 +69,31 @@ type Stamp struct {
 	BootID string `json:"bootID"`
 }
 
-// A wireRecord is a Record in JSON.
-type wireRecord struct {
-	Record
-	Since string `json:"since,omitempty"`
-}
-
 // ParseRecord parses the value of HoldAnnotation and ignores unknown fields. With an error it
 // returns the zero Record, whose state is none of the states: neither is the node known to be held,
 // nor not to be.
 func ParseRecord(value string) (Record, error) {
-	var w wireRecord
-	if err := json.Unmarshal([]byte(value), &w); err != nil {
+	var r Record
+	if err := json.Unmarshal([]byte(value), &r); err != nil {
 		return Record{}, fmt.Errorf("reading hold record: %w", err)
 	}
-	switch w.State {
+	switch r.State {
 	case Held, Released, Overridden:
 	default:
-		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", w.State)
+		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", r.State)
 	}
-	r := w.Record
-	if len(r.Marks) == 0 {
-		r.Marks = nil
-	}
-	if len(r.Stamps) == 0 {
-		r.Stamps = nil
-	}
-	if w.Since == "" {
-		return r, nil
-	}
-	since, err := time.Parse(time.RFC3339, w.Since)
-	if err != nil {
-		return Record{}, fmt.Errorf("reading hold record: since: %w", err)
-	}
-	r.Since = since.UTC().Truncate(time.Second)
-	if year := r.Since.Year(); year < 1 || year > 9999 {
-		return Record{}, errors.New("reading hold record: since: the year must be between 1 and 9999")
+	r.Since = r.Since.UTC().Truncate(time.Second)
+	if year := r.Since.Year(); year < 0 || year > 9999 { // Format could not write it
+		return Record{}, fmt.Errorf("reading hold record: since: the year %d is not between 0 and 9999", year)
 	}
 	return r, nil
 }
 
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
-	w := wireRecord{Record: r}
-	if !r.Since.IsZero() {
-		w.Since = r.Since.UTC().Format(time.RFC3339)
-	}
-	out, err := json.Marshal(w)
+	out, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // a struct of strings always marshals
+		panic(err) // a struct of strings, and of a time in the years 0 to 9999
 	}
 	return string(out)
 }
