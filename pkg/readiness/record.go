@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // State is the state of a node in its Record.
@@ -107,13 +110,10 @@ func OwnedAutoscalerAnnotations(annotations map[string]string) []string {
 }
 
 func (r Record) ownedAutoscalerAnnotations(annotations map[string]string) []string {
-	var found []string
-	for _, key := range r.Marks {
-		if value, known := autoscalerAnnotations()[key]; known && annotations[key] == value {
-			found = append(found, key)
-		}
-	}
-	return found
+	values := autoscalerAnnotations()
+	return slices.DeleteFunc(autoscaler.Keys(), func(key string) bool {
+		return !slices.Contains(r.Marks, key) || annotations[key] != values[key]
+	})
 }
 
 // isFirstHold reports whether the node is held and, according to the record, has not been in

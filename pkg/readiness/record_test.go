@@ -145,7 +145,7 @@ func TestMarks(t *testing.T) {
 		require.Empty(t, d.Record.Marks, name)
 	}
 	unknown := recordedAs(Record{State: Held, BootID: thisBoot, Marks: []string{"dedicated", HoldAnnotation}})
-	d = Decide(node(cordoned, unknown, annotated("dedicated", "true")), readyFacts(), policy, noon())
+	d = Decide(node(cordoned, unknown, annotated("dedicated", "")), readyFacts(), policy, noon())
 	require.Empty(t, d.Annotations, "other keys in the record are ignored")
 
 	marked := recordedAs(Record{State: Held, BootID: thisBoot, Marks: all})
