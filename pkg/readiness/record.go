@@ -151,18 +151,15 @@ func lastWritten(c *corev1.NodeCondition) string {
 	return last.UTC().Format(time.RFC3339)
 }
 
-// currentStamps returns the stamps of all conditions that gates wait for, nil if there are
-// none. A time that is already in the record keeps the boot of that record.
+// currentStamps returns the stamps of all conditions that gates wait for. A time that is already in
+// the record keeps the boot of that record.
 func (e holdEvaluation) currentStamps() map[string]Stamp {
-	var found map[string]Stamp
+	found := map[string]Stamp{}
 	for _, wanted := range e.policy.gateNames(GateCondition) {
 		kind, _, _ := strings.Cut(wanted, "=")
 		c := FindCondition(e.node, corev1.NodeConditionType(kind))
 		if c == nil || lastWritten(c) == "" {
 			continue
-		}
-		if found == nil {
-			found = map[string]Stamp{}
 		}
 		found[kind] = Stamp{At: lastWritten(c), BootID: e.facts.BootID}
 		if before := e.record.Stamps[kind]; before.At == lastWritten(c) {

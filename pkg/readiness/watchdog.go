@@ -105,7 +105,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	default:
 		check.State = HoldWaiting
 	}
-	if r := check.Decision.Record; r != nil && r.Stamps == nil {
+	if r := check.Decision.Record; r != nil {
 		r.Stamps = record.Stamps // The leader does not know for which conditions the gates wait.
 	}
 	check.Decision, check.Event = check.Decision.printable(), check.Event.printable()
