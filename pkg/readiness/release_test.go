@@ -298,6 +298,8 @@ func TestRegisteredWithTaint(t *testing.T) {
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
 			require.Equal(t, corev1.ConditionTrue, FindCondition(waiting, NetworkHeld).Status)
+			atOnce := Decide(n, readyFacts(), policy, noon())
+			require.Empty(t, atOnce.Annotations, "a node that is not held has no marks")
 			for how, begin := range map[string]*corev1.Node{"held first": waiting, "gates already open": n} {
 				end, err := settle(begin, readyFacts(), policy, unchanged)
 				require.NoError(t, err, how)

@@ -190,11 +190,12 @@ func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, 
 		limits.Hold.String()+kept, c.Message, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))}
 }
 
-// releaseOverdue releases the node as if there were no gates. The record states that the
+// releaseOverdue releases a node that no other component needs closed as if there were no gates. The
+// record states that the
 // leader did so; a later agent then leaves the node alone in this boot.
 func (e holdEvaluation) releaseOverdue(limits HoldLimits) Decision {
 	d := e.decideHeld()
-	if d.Record == nil || d.Record.Reason != NetworkReady {
+	if d.Record.Reason != NetworkReady {
 		return d // KeepCordonedAnnotation keeps the cordon.
 	}
 	d.Record.Reason = Overdue
@@ -217,11 +218,9 @@ func IsBornHeld(n *corev1.Node) bool {
 	return record.State == Held && record.Reason == NewNode
 }
 
-// IsInFirstBoot reports whether a node was born held and, as far as its record shows, has not
-// rebooted since.
+// IsInFirstBoot reports whether a node was born held and has not rebooted since. Without a boot in
+// the record that is not known.
 func IsInFirstBoot(n *corev1.Node) bool {
 	record, _ := ParseRecord(n.Annotations[HoldAnnotation])
-	first := cmp.Or(record.FirstBootID, record.BootID)
-	isLater := first != "" && first != n.Status.NodeInfo.BootID
-	return IsBornHeld(n) && !isLater
+	return IsBornHeld(n) && cmp.Or(record.FirstBootID, record.BootID) == n.Status.NodeInfo.BootID
 }

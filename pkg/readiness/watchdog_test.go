@@ -94,6 +94,19 @@ func TestCheckHold(t *testing.T) {
 		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
 		{
+			"agent waits since the boot before", node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, raised, reported),
+			agentLate, release, waiting.withAgent(),
+		},
+		{
+			"no agent, held after a reboot", node(recorded(Held, thisBoot, Rebooted), booted(thisBoot), cordoned), agentLate, release,
+			missing,
+		},
+		{
+			"no agent, condition of the last boot, flannel clears early",
+			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, shutdown, available("FlannelIsUp")),
+			agentLate, release, missing,
+		},
+		{
 			"condition of the last boot", node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
 			agentLate, keep, missing,
 		},
@@ -275,4 +288,8 @@ func TestIsInFirstBoot(t *testing.T) {
 			}
 		})
 	}
+	in := booted(thisBoot)
+	require.False(t, IsInFirstBoot(node(recorded(Held, "", NewNode), in)), "its boot is not known")
+	require.False(t, IsInFirstBoot(node(recorded(Held, thisBoot, Rebooted), in)), "not born held")
+	require.False(t, IsInFirstBoot(node(in)))
 }
