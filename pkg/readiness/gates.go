@@ -55,17 +55,11 @@ func newGate(name, reason, missing string) Gate {
 	return Gate{Name: name, Open: missing == "", Reason: reason, Missing: missing}
 }
 
-// isFlannelNeeded reports whether flannel's gate is evaluated. Without a readable conflist the
-// node's CNI is unknown. The CNI gate is closed then, and flannel's gate is shown as well if
-// flannel has written its subnet file.
+// isFlannelNeeded reports whether flannel's gate is evaluated. Without a readable conflist, the CNI
+// gate is closed.
 func isFlannelNeeded(f Facts, p Policy) bool {
-	if p.isForced(GateFlannel) {
-		return true
-	}
-	if f.Conflist.Presence != Present || f.Conflist.Problem != "" {
-		return f.Subnet.Presence == Present
-	}
-	return slices.ContainsFunc(f.Conflist.Plugins, func(p Plugin) bool { return p.Type == flannelPlugin })
+	return p.isForced(GateFlannel) ||
+		slices.ContainsFunc(f.Conflist.Plugins, func(p Plugin) bool { return p.Type == flannelPlugin })
 }
 
 func missingCNI(n *corev1.Node, c Conflist) string {

@@ -15,7 +15,6 @@ func TestGates(t *testing.T) {
 	flannel := Policy{Force: []string{GateFlannel}}
 	subnet := func(change func(*SubnetFile)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Subnet) }) }
 	conflist := func(change func(*Conflist)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Conflist) }) }
-	// Without a usable conflist. Only the first has flannel's subnet file.
 	noConflist := conflist(func(c *Conflist) { c.Presence, c.Plugins = Absent, nil })
 	withoutFlannel := func(c Conflist) Facts {
 		return readyFactsWith(func(f *Facts) { f.Conflist, f.Subnet.Presence = c, Absent })
@@ -59,7 +58,7 @@ func TestGates(t *testing.T) {
 			Policy{},
 			"/d/100-crio-bridge.conflist, which a package installed", "-",
 		},
-		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", ""},
+		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", "-"},
 		{
 			"no conflist, flannel forced", withoutFlannel(Conflist{Presence: Absent}), nil, flannel,
 			"a CNI configuration", "subnet.env",

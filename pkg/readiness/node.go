@@ -45,8 +45,8 @@ func IsByHoldfast(c *corev1.NodeCondition) bool {
 		(c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast || c.Reason == ReleasedByHand)
 }
 
-// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True. Only then does
-// it write this reason.
+// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True. Only then
+// does it write this reason.
 func isUnavailableByHoldfast(n *corev1.Node) bool {
 	c := FindCondition(n, corev1.NodeNetworkUnavailable)
 	return c != nil && c.Reason == HeldByHoldfast
@@ -136,8 +136,8 @@ func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// hasTaint reports whether the node has a NoSchedule taint with this key. It has none with the empty
-// key, because the API server admits none.
+// hasTaint reports whether the node has a NoSchedule taint with this key. It has none with the
+// empty key, because the API server admits none.
 func hasTaint(n *corev1.Node, key string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule

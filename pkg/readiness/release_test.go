@@ -31,8 +31,8 @@ func TestLeftoverTaints(t *testing.T) {
 	require.Equal(t, both[:1], keys(unavailable("CalicoIsDown")), "the taint belongs to another component's condition")
 }
 
-// TestTaintsOfOtherEffects: the taint of a hold and those that follow from it are NoSchedule. A taint
-// of the same key with another effect belongs to another client.
+// TestTaintsOfOtherEffects: the taint of a hold and those that follow from it are NoSchedule. A
+// taint of the same key with another effect belongs to another client.
 func TestTaintsOfOtherEffects(t *testing.T) {
 	expelling := func(n *corev1.Node) {
 		for _, key := range []string{holdTaint, corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable} {
@@ -215,7 +215,7 @@ func TestShutdownHold(t *testing.T) {
 	}
 }
 
-// TestCancelledShutdown: a shutdown that was cancelled ends only the hold that it began in this boot.
+// TestCancelledShutdown: a cancelled shutdown ends only the hold that it began in this boot.
 func TestCancelledShutdown(t *testing.T) {
 	cancelled := func(f Facts) Facts {
 		f.StaysUp, f.SawShutdown = true, true

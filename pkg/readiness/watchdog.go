@@ -190,9 +190,8 @@ func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, 
 		limits.Hold.String()+kept, c.Message, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))}
 }
 
-// releaseOverdue releases a node that no other component needs closed as if there were no gates. The
-// record states that the
-// leader did so; a later agent then leaves the node alone in this boot.
+// releaseOverdue releases a node that no other component needs closed, as if there were no gates.
+// The record states that the leader did so; a later agent then leaves the node alone in this boot.
 func (e holdEvaluation) releaseOverdue(limits HoldLimits) Decision {
 	d := e.decideHeld()
 	if d.Record.Reason != NetworkReady {
