@@ -124,6 +124,7 @@ func TestConditionGate(t *testing.T) {
 			"another type with that reason", storage, rebooted, written(other, yes, RouteCreated, noon()),
 			"it was last written at",
 		},
+		{"another type with the reason of a hold", storage, first, conditioned(other, yes, HeldByHoldfast), ""},
 		{"stamped in this boot", storage, stampedHere, written(other, yes, "Up", noon()), ""},
 		{"cleared, then overwritten", network, cleared, unavailable(HeldByHoldfast), ""},
 		{"cleared in the boot before", network, clearedBefore, unavailable(HeldByHoldfast), "only Holdfast"},

@@ -73,7 +73,10 @@ func TestDecide(t *testing.T) {
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
-		{"unrecorded, pressure since", node(kubeletSince(11*time.Second), pressedSince(time.Second)), closed, unrecorded, firstHold},
+		{
+			"unrecorded, pressure since", node(kubeletSince(11*time.Second), pressedSince(time.Second)), closed, unrecorded,
+			firstHold,
+		},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 

@@ -70,6 +70,12 @@ func TestGates(t *testing.T) {
 			Policy{},
 			"unexpected end", "-",
 		},
+		{
+			"a package's conflist beside that of the cluster", conflist(func(c *Conflist) { c.Ignored = []string{"/d/100-x"} }),
+			ipv4,
+			Policy{},
+			"", "",
+		},
 		{"conflist without plugins", conflist(func(c *Conflist) { c.Plugins = nil }), nil, Policy{}, "lists none", "-"},
 		{
 			"missing delegate", conflist(func(c *Conflist) { c.Plugins[1].Executable = Absent }), ipv4,
@@ -118,6 +124,11 @@ func TestGates(t *testing.T) {
 		{"invalid subnet", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3" }), ipv4, Policy{}, "", `"10.244.3"`},
 		{"no subnet", subnet(func(s *SubnetFile) { s.Subnet = "" }), ipv4, Policy{}, "", "a subnet"},
 		{"no MTU", subnet(func(s *SubnetFile) { s.MTU = "" }), ipv4, Policy{}, "", "MTU"},
+		{
+			"MTU out of range", subnet(func(s *SubnetFile) { s.MTU = "99999999999999999999" }), ipv4,
+			Policy{},
+			"", "MTU",
+		},
 		{"MTU 0", subnet(func(s *SubnetFile) { s.MTU = "0" }), ipv4, Policy{}, "", "MTU"},
 		{"dual-stack", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:3::1/64" }), dual, Policy{}, "", ""},
 		{
@@ -151,7 +162,10 @@ func TestGates(t *testing.T) {
 		policy  Policy
 		missing string // a part of what the network-plugin gate misses, "-" if it is not evaluated
 	}{
-		{"built by Ansible, no marker", readyFacts(), "ansible", ansible, "network_plugin.done"},
+		{
+			"built by Ansible, no marker", readyFacts(), "ansible", ansible,
+			"the network_plugin role's marker /run/holdfast/network_plugin.done",
+		},
 		{"marker of an earlier boot", present(Marker{BootID: otherBoot}), "", marker, otherBoot},
 		{
 			"unchecked marker", readyFactsWith(func(f *Facts) { f.Marker.Presence = Unknown }), "", marker,
@@ -204,6 +218,8 @@ func TestPolicyValidate(t *testing.T) {
 		"unit":                {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service"}}, ""},
 		"condition":           {Policy{Force: []string{"condition:example.org/Network"}}, ""},
 		"unit without suffix": {Policy{Force: []string{"unit:network-plugin"}}, "full name"},
+		"unit, empty suffix":  {Policy{Force: []string{"unit:network-plugin."}}, "full name"},
+		"unit without name":   {Policy{Force: []string{"unit:.service"}}, "full name"},
 		"unit path":           {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "full name"},
 		"unit pattern":        {Policy{Force: []string{"unit:network-*.service"}}, "full name"},
 		"empty condition":     {Policy{Force: []string{"condition:"}}, "type of one Node condition"},
@@ -213,7 +229,9 @@ func TestPolicyValidate(t *testing.T) {
 		"node label, value":   {Policy{Force: []string{"label:role=a b"}}, "write label:KEY or label:KEY=VALUE"},
 		"endpoints":           {Policy{Force: []string{"http::80", "https:[::1]:443/x?y=z", "tcp:Localhost:1"}}, ""},
 		"URL":                 {Policy{Force: []string{"http://127.0.0.1:80/"}}, "HOST:PORT/PATH without //"},
-		"no port":             {Policy{Force: []string{"http:localhost/healthz"}}, "write HOST:PORT, such as"},
+		"no port":             {Policy{Force: []string{"http:localhost/healthz"}}, `healthz": write HOST:PORT, such as`},
+		"port too large":      {Policy{Force: []string{"tcp:localhost:65536"}}, `the port "65536" is not a number`},
+		"zone":                {Policy{Force: []string{"tcp:[fe80::1%eth0]:80"}}, `the host "fe80::1%eth0" is neither`},
 		"IPv6, no brackets":   {Policy{Force: []string{"tcp:::1:80"}}, "[::1]:9879"},
 		"port 0":              {Policy{Force: []string{"tcp:localhost:0"}}, `the port "0" is not a number`},
 		"host":                {Policy{Force: []string{"tcp:user@host:80"}}, `the host "user@host" is neither`},

@@ -83,8 +83,8 @@ func TestCheckHold(t *testing.T) {
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
 		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
 		{
-			"unreadable record, reported", node(cordoned, raised, reported, annotated(HoldAnnotation, "held")), time.Hour, release,
-			checkOutcome{},
+			"unreadable record, reported", node(cordoned, raised, reported, annotated(HoldAnnotation, "held")),
+			time.Hour, release, checkOutcome{},
 		},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
 
@@ -94,12 +94,13 @@ func TestCheckHold(t *testing.T) {
 		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
 		{
-			"agent waits since the boot before", node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, raised, reported),
+			"agent waits since the boot before",
+			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, raised, reported),
 			agentLate, release, waiting.withAgent(),
 		},
 		{
-			"no agent, held after a reboot", node(recorded(Held, thisBoot, Rebooted), booted(thisBoot), cordoned), agentLate, release,
-			missing,
+			"no agent, held after a reboot", node(recorded(Held, thisBoot, Rebooted), booted(thisBoot), cordoned),
+			agentLate, release, missing,
 		},
 		{
 			"no agent, condition of the last boot, flannel clears early",
