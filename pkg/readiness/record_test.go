@@ -132,6 +132,9 @@ func TestMarks(t *testing.T) {
 	require.Equal(t, "true", *d.Annotations[autoscaler.ClusterAutoscaler])
 	require.Equal(t, "true", *d.Annotations[autoscaler.Karpenter])
 
+	mine := node(cordoned, recorded(Held, thisBoot, NewNode), annotated(autoscaler.Karpenter, "true"))
+	require.Empty(t, Decide(mine, readyFacts(), policy, noon()).Annotations, "another client has set it before")
+
 	scaleDownMark := annotated(autoscaler.ClusterAutoscaler, "true")
 	held := node(cordoned, recordedAs(*d.Record), foreign, scaleDownMark, annotated(autoscaler.Karpenter, "false"))
 	require.Empty(t, Decide(held, closedFacts(), policy, noon()).Annotations, "a removed mark is not restored")

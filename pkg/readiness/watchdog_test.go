@@ -92,6 +92,10 @@ func TestCheckHold(t *testing.T) {
 		{"before the agent timeout", born(), agentLate - 1, release, waiting},
 		{"no agent", born(), agentLate, release, missing},
 		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
+		{
+			"agent missing, flannel clears early", node(bornHeld, cordoned, reportedMissing, available("FlannelIsUp")),
+			agentLate, keep, missingNoted,
+		},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
 		{
 			"agent waits since the boot before",
