@@ -103,7 +103,7 @@ func (e holdEvaluation) decide() Decision {
 		return e.decideUnreadable()
 	case e.facts.BootID == "":
 		return e.decideBootUnknown()
-	case !e.recorded:
+	case e.record.State == "":
 		return e.decideFirst()
 	case e.record.State == Held:
 		return e.withStart(e.decideHeld())
@@ -163,7 +163,7 @@ func (e holdEvaluation) decideBootUnknown() Decision {
 	d := e.newDecision(corev1.ConditionUnknown, BootUnknown,
 		"the boot ID (/proc/sys/kernel/random/boot_id) could not be read, so no decision was made")
 	d.Held = e.record.State == Held
-	if !e.recorded || d.Held {
+	if e.record.State == "" || d.Held {
 		return d
 	}
 	return e.clearUnavailable(d)

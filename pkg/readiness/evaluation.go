@@ -18,10 +18,9 @@ type holdEvaluation struct {
 	facts  Facts
 	policy Policy
 	now    time.Time
-	// recorded is whether the node has a record. If the record could not be parsed, parseErr
-	// is the reason and record is the zero value.
+	// record is the zero value if the node has none, or if it could not be parsed: then parseErr is
+	// the reason.
 	record   Record
-	recorded bool
 	parseErr error
 	gates    []Gate
 	// shutdownCancelled is true if the node was closed for a shutdown of its host, and the
@@ -36,7 +35,6 @@ type holdEvaluation struct {
 func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluation {
 	e := holdEvaluation{node: n, facts: f, policy: p, now: now}
 	if value, found := n.Annotations[HoldAnnotation]; found {
-		e.recorded = true
 		e.record, e.parseErr = ParseRecord(value)
 	}
 	closedForIt := e.record.Reason == GoingDown && e.record.BootID == f.BootID
@@ -96,10 +94,10 @@ func (e holdEvaluation) holdTaints() []corev1.Taint {
 // hasServed reports whether the node has been in service: its first hold has ended, or it was
 // Ready before it had a record.
 func (e holdEvaluation) hasServed() bool {
-	if e.recorded {
-		return !e.record.isFirstHold()
+	if e.record.State == "" {
+		return wasReady(e.node) && len(e.holdTaints()) == 0
 	}
-	return wasReady(e.node) && len(e.holdTaints()) == 0
+	return !e.record.isFirstHold()
 }
 
 // isCordonedByOthers reports whether another client has set what a new hold would set. A cordon

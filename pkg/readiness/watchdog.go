@@ -115,7 +115,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 // newLeaderEvaluation returns the evaluation with what the leader knows. It has no policy and no
 // gates, and of the host only what the Node shows.
 func newLeaderEvaluation(n *corev1.Node, record Record, now time.Time) holdEvaluation {
-	e := holdEvaluation{node: n, now: now, record: record, recorded: true}
+	e := holdEvaluation{node: n, now: now, record: record}
 	e.facts.BootID = cmp.Or(n.Status.NodeInfo.BootID, record.BootID)
 	c := FindCondition(n, etcdMemberCondition)
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
