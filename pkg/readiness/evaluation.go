@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -82,13 +83,7 @@ func (e holdEvaluation) taintKey() string {
 // holdTaints returns the node's taints that belong to Holdfast: the record's taint, and any
 // taint with the policy's key, which a kubelet or Karpenter may have set as a startup taint.
 func (e holdEvaluation) holdTaints() []corev1.Taint {
-	var taints []corev1.Taint
-	for _, t := range e.node.Spec.Taints {
-		if t.Effect == corev1.TaintEffectNoSchedule && (t.Key == e.record.Taint || t.Key == e.policy.TaintKey) {
-			taints = append(taints, corev1.Taint{Key: t.Key, Effect: t.Effect})
-		}
-	}
-	return taints
+	return taintsOf(e.node, e.record.Taint, e.policy.TaintKey)
 }
 
 // hasServed reports whether the node has been in service: its first hold has ended, or it was
@@ -110,10 +105,7 @@ func (e holdEvaluation) isCordonedByOthers() bool {
 // foreignMark returns why another component needs the cordon of this hold: its mark, or a drain
 // that was allowed during the hold. It is empty if there is no reason.
 func (e holdEvaluation) foreignMark() string {
-	if mark := markOfOthers(e.node); mark != "" {
-		return mark
-	}
-	return e.drainMark()
+	return cmp.Or(markOfOthers(e.node), e.drainMark())
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.
@@ -168,22 +160,13 @@ func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, l
 // and would remove only later. Pods are not scheduled before that. A taint is not included if
 // another component still has a reason for it.
 func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
-	var taints []corev1.Taint
-	unavailable := FindCondition(e.node, corev1.NodeNetworkUnavailable)
-	for _, t := range e.node.Spec.Taints {
-		if t.Effect != corev1.TaintEffectNoSchedule {
-			continue
-		}
-		switch t.Key {
-		case corev1.TaintNodeUnschedulable:
-			if uncordoned {
-				taints = append(taints, t)
-			}
-		case corev1.TaintNodeNetworkUnavailable:
-			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || isUnavailableByHoldfast(e.node) {
-				taints = append(taints, t)
-			}
-		}
+	var keys []string
+	if uncordoned {
+		keys = append(keys, corev1.TaintNodeUnschedulable)
 	}
-	return taints
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
+	if c == nil || c.Status == corev1.ConditionFalse || isUnavailableByHoldfast(e.node) {
+		keys = append(keys, corev1.TaintNodeNetworkUnavailable)
+	}
+	return taintsOf(e.node, keys...)
 }

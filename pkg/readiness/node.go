@@ -136,10 +136,16 @@ func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// hasTaint reports whether the node has a NoSchedule taint with this key. It has none with the
-// empty key, because the API server admits none.
-func hasTaint(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
-	})
+// taintsOf returns the node's NoSchedule taints with these keys. It has none with the empty key,
+// because the API server admits none.
+func taintsOf(n *corev1.Node, keys ...string) []corev1.Taint {
+	var found []corev1.Taint
+	for _, t := range n.Spec.Taints {
+		if t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(keys, t.Key) {
+			found = append(found, corev1.Taint{Key: t.Key, Effect: t.Effect})
+		}
+	}
+	return found
 }
+
+func hasTaint(n *corev1.Node, key string) bool { return len(taintsOf(n, key)) > 0 }
