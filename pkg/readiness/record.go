@@ -80,9 +80,7 @@ func ParseRecord(value string) (Record, error) {
 	if err := json.Unmarshal([]byte(value), &r); err != nil {
 		return Record{}, fmt.Errorf("reading hold record: %w", err)
 	}
-	switch r.State {
-	case Held, Released, Overridden:
-	default:
+	if !slices.Contains([]State{Held, Released, Overridden}, r.State) {
 		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", r.State)
 	}
 	r.Since = r.Since.UTC().Truncate(time.Second)

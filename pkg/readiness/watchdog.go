@@ -138,13 +138,10 @@ func IsHoldOver(n *corev1.Node) bool {
 // this boot, or if the leader has observed another report before it.
 func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 	c := FindCondition(e.node, NetworkHeld)
-	switch {
-	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
+	if c == nil || c.Reason == AgentMissing || c.Reason == Overdue {
 		return false
-	case c.Reason == GoingDown:
-		return h.HadOtherReport || e.record.BootID == e.facts.BootID
 	}
-	return true
+	return c.Reason != GoingDown || h.HadOtherReport || e.record.BootID == e.facts.BootID
 }
 
 // ReportsShutdown reports whether the condition NetworkHeld has the reason GoingDown.
