@@ -219,7 +219,8 @@ func TestStamps(t *testing.T) {
 	}
 }
 
-// TestStampTimes: a condition is stamped with the later of its times. Without a time it has no stamp.
+// TestStampTimes: a condition is stamped with the later of its times. Without a time it has no
+// stamp.
 func TestStampTimes(t *testing.T) {
 	policy := Policy{Force: []string{"condition:A", "condition:B", "condition:C", "condition:D"}}
 	condition := func(kind corev1.NodeConditionType, heartbeat, transition metav1.Time) nodeOption {

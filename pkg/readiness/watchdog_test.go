@@ -83,8 +83,10 @@ func TestCheckHold(t *testing.T) {
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
 		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
 		{
-			"unreadable record, reported", node(cordoned, raised, reported, annotated(HoldAnnotation, "held")),
-			time.Hour, release, checkOutcome{},
+			"unreadable record, reported",
+			node(cordoned, raised, reported, annotated(HoldAnnotation, "held")),
+			time.Hour, release,
+			checkOutcome{},
 		},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
 
