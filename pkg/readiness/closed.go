@@ -58,7 +58,7 @@ func ClosedBy(n *corev1.Node) (Closed, error) {
 // or of its end with reason KeptCordoned.
 func closedBy(n *corev1.Node, record Record) Closed {
 	c := Closed{Record: record, Kept: hasKeepCordoned(n), node: n}
-	if record.Taint != "" && hasTaint(n, record.Taint) {
+	if hasTaint(n, record.Taint) {
 		c.Taint = record.Taint
 	}
 	if !n.Spec.Unschedulable {
@@ -106,7 +106,7 @@ func (c Closed) StaysBecause() string {
 // have set, and the condition that would still keep pods away. The cordon of another client stays.
 // A later agent treats it as an override.
 func (c Closed) Open() Decision {
-	var d Decision
+	d := Decision{Annotations: map[string]*string{KeepCordonedAnnotation: nil}}
 	if c.Taint != "" {
 		d.RemoveTaints = []corev1.Taint{{Key: c.Taint, Effect: corev1.TaintEffectNoSchedule}}
 	}
@@ -114,16 +114,13 @@ func (c Closed) Open() Decision {
 		d.Unschedulable = new(false)
 	}
 	unavailable := FindCondition(c.node, corev1.NodeNetworkUnavailable)
-	byOthers := unavailable != nil && unavailable.Status == corev1.ConditionTrue && unavailable.Reason != HeldByHoldfast
-	partOfHold := c.Cordon == ByHold && c.Record.isFirstHold() && !byOthers
+	isTrue := unavailable != nil && unavailable.Status == corev1.ConditionTrue
+	partOfHold := c.Cordon == ByHold && c.Record.isFirstHold() && !isTrue
 	if partOfHold || isUnavailableByHoldfast(c.node) {
 		d.Conditions = []corev1.NodeCondition{{
 			Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: ReleasedByHand,
 			Message: "released by hand",
 		}}
-	}
-	if c.Kept {
-		d.Annotations = map[string]*string{KeepCordonedAnnotation: nil}
 	}
 	return d
 }
@@ -152,8 +149,8 @@ func (c Closed) Commands() []string {
 // ReleaseCommand returns the command line that releases a held node with kubectl alone. It is empty
 // if the cordon or taint of the hold is gone: then the hold ends without a person.
 func ReleaseCommand(n *corev1.Node) string {
-	c, err := ClosedBy(n)
-	if err != nil || c.Record.State != Held || !c.isInPlace() {
+	c, _ := ClosedBy(n) // without a record it is not held
+	if c.Record.State != Held || !c.isInPlace() {
 		return ""
 	}
 	return strings.Join(c.Commands(), " && ")

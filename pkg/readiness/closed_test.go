@@ -59,6 +59,7 @@ func TestClosedBy(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.cordon, closed.Cordon)
 			require.Equal(t, c.held, closed.IsHeld())
+			require.Equal(t, c.held && c.cordon == ByHold && !hasKeepCordoned(c.node), IsCordonOfHold(c.node))
 			if closed.IsHeld() {
 				require.Equal(t, stays[name], closed.StaysBecause())
 			}

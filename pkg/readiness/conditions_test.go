@@ -111,6 +111,7 @@ func TestConditionGate(t *testing.T) {
 		},
 		{"written by the hold", network, first, unavailable(HeldByHoldfast), "only Holdfast has written it"},
 		{"written by the release", network, rebooted, available(ReleasedByHoldfast), "only Holdfast has written it"},
+		{"written by a release by hand", network, first, available(ReleasedByHand), "only Holdfast has written it"},
 		{
 			"written in the boot before", network, rebooted, written(kind, no, "CalicoIsUp", noon()),
 			"it was last written at 2026-08-01T12:00:00Z",
@@ -123,6 +124,7 @@ func TestConditionGate(t *testing.T) {
 			"another type with that reason", storage, rebooted, written(other, yes, RouteCreated, noon()),
 			"it was last written at",
 		},
+		{"another type with the reason of a hold", storage, first, conditioned(other, yes, HeldByHoldfast), ""},
 		{"stamped in this boot", storage, stampedHere, written(other, yes, "Up", noon()), ""},
 		{"cleared, then overwritten", network, cleared, unavailable(HeldByHoldfast), ""},
 		{"cleared in the boot before", network, clearedBefore, unavailable(HeldByHoldfast), "only Holdfast"},
@@ -167,6 +169,14 @@ func TestPluginReasonIsRecorded(t *testing.T) {
 		require.Nil(t, d.Record, "%s is not overwritten", reason)
 		require.Len(t, d.Conditions, 1, "%s would be restored endlessly", reason)
 	}
+	for _, reason := range []string{ReleasedByHoldfast, ReleasedByHand} {
+		up := Record{State: Held, BootID: thisBoot, Reason: NewNode, NetworkUp: "FlannelIsUp"}
+		for _, record := range []nodeOption{bornHeld, recordedAs(up)} {
+			d = Decide(node(record, cordoned, available(reason)), closedFacts(), policy, noon())
+			require.Nil(t, d.Record, "%s is not the plugin's", reason)
+			require.Equal(t, HeldByHoldfast, d.Conditions[1].Reason)
+		}
+	}
 	d = Decide(node(bornHeld, cordoned, available("")), closedFacts(), policy, noon())
 	require.NotEmpty(t, d.Record.NetworkUp, "the reason of a condition is optional")
 }
@@ -189,15 +199,17 @@ func TestStamps(t *testing.T) {
 	require.True(t, Decide(n, readyFacts(), policy, noon()).Held)
 	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(noon().Add(time.Hour))
 	require.Equal(t, Released, Decide(n, readyFacts(), policy, noon()).Record.State)
+	require.Nil(t, Decide(n, closedFacts(), policy, noon()).Record, "a heartbeat alone is not written")
 
 	old := map[string]Stamp{"StorageReady": {"then", otherBoot}}
 	stamps = map[string]Stamp{"StorageReady": {"2026-08-01T12:00:00Z", thisBoot}}
 	for name, r := range map[string]Record{
 		"in service":          {State: Released, BootID: thisBoot, Reason: NetworkReady, Stamps: old},
+		"cordoned by another": {State: Overridden, BootID: thisBoot, Reason: EndedByHand, Stamps: old},
 		"born held":           {State: Held, BootID: otherBoot, Reason: NewNode, Stamps: old},
 		"held after a reboot": {State: Held, BootID: thisBoot, Reason: Rebooted, Stamps: old},
 	} {
-		n := node(recordedAs(r), up, func(n *corev1.Node) { n.Spec.Unschedulable = r.State == Held })
+		n := node(recordedAs(r), up, func(n *corev1.Node) { n.Spec.Unschedulable = r.State != Released })
 		down := Decide(n, shutdownFacts(), policy, noon())
 		require.Equal(t, stamps, down.Record.Stamps, "%s, at the shutdown", name)
 		n = writeAll(n, down)
@@ -205,6 +217,42 @@ func TestStamps(t *testing.T) {
 		next := readyFactsWith(func(f *Facts) { f.GoingDown, f.BootID = true, "the-next-boot" })
 		require.Nil(t, Decide(n, next, policy, noon()).Record, "%s: the stamp keeps its boot", name)
 	}
+}
+
+// TestStampTimes: a condition is stamped with the later of its times. Without a time it has no
+// stamp.
+func TestStampTimes(t *testing.T) {
+	policy := Policy{Force: []string{"condition:A", "condition:B", "condition:C", "condition:D"}}
+	condition := func(kind corev1.NodeConditionType, heartbeat, transition metav1.Time) nodeOption {
+		return func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: kind, Status: corev1.ConditionTrue, LastHeartbeatTime: heartbeat, LastTransitionTime: transition,
+			})
+		}
+	}
+	earlier, later := metav1.NewTime(noon()), metav1.NewTime(noon().Add(time.Hour))
+	n := node(
+		recorded(Held, thisBoot, NewNode), cordoned, condition("A", later, earlier), condition("B", earlier, later),
+		condition("C", metav1.Time{}, later), condition("D", metav1.Time{}, metav1.Time{}),
+	)
+	d := Decide(n, readyFacts(), policy, noon())
+	require.Equal(t, Released, d.Record.State, d.Message)
+	at := Stamp{"2026-08-01T13:00:00Z", thisBoot}
+	require.Equal(t, map[string]Stamp{"A": at, "B": at, "C": at}, d.Record.Stamps)
+}
+
+// TestStaleReasonIsNotRecorded: what the plugin wrote in the boot before does not open its gate in
+// this boot.
+func TestStaleReasonIsNotRecorded(t *testing.T) {
+	held := Record{State: Held, BootID: otherBoot, Reason: NewNode}
+	held.Stamps = map[string]Stamp{"NetworkUnavailable": {"2026-08-01T12:00:00Z", otherBoot}}
+	stale := written(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, "CalicoIsUp", noon())
+	n := node(recordedAs(held), cordoned, stale)
+	d := Decide(n, closedFacts(), Policy{}, noon())
+	require.Nil(t, d.Record)
+	require.Equal(t, HeldByHoldfast, d.Conditions[1].Reason)
+	gate := Policy{Force: []string{"condition:NetworkUnavailable"}}
+	require.True(t, Decide(writeAll(n, d), readyFacts(), gate, noon()).Held)
 }
 
 // TestMarkerGate: after a reboot Ansible does not run, and no marker appears.

@@ -69,11 +69,9 @@ func Decide(n *corev1.Node, f Facts, p Policy, now time.Time) Decision {
 // printable returns the decision with texts that can be shown.
 func (d Decision) printable() Decision {
 	d.Message, d.Event = printable.Line(d.Message), d.Event.printable()
-	d.Conditions = slices.Clone(d.Conditions)
 	for i := range d.Conditions {
 		d.Conditions[i].Message = printable.Line(d.Conditions[i].Message)
 	}
-	d.Gates = slices.Clone(d.Gates)
 	for i := range d.Gates {
 		d.Gates[i].Missing = printable.Line(d.Gates[i].Missing)
 	}
@@ -88,12 +86,12 @@ func (e *Event) printable() *Event {
 }
 
 // dependsOnGates reports whether the state of the gates can change the decision. In the boot of
-// its record, a node that is not held is left alone.
+// its record, a node that is not held is left alone. A node without a record has no such boot.
 func (e holdEvaluation) dependsOnGates() bool {
 	switch {
 	case e.parseErr != nil || e.facts.BootID == "":
 		return false
-	case !e.recorded || e.record.State == Held || e.record.Reason == GatesMismatch:
+	case e.record.State == Held || e.record.Reason == GatesMismatch:
 		return true
 	}
 	return e.record.BootID != e.facts.BootID
@@ -105,7 +103,7 @@ func (e holdEvaluation) decide() Decision {
 		return e.decideUnreadable()
 	case e.facts.BootID == "":
 		return e.decideBootUnknown()
-	case !e.recorded:
+	case e.record.State == "":
 		return e.decideFirst()
 	case e.record.State == Held:
 		return e.withStart(e.decideHeld())
@@ -145,7 +143,7 @@ func (e holdEvaluation) decideUnreadable() Decision {
 			"leave out those that you set: `kubectl annotate node %s %s-`", e.node.Name, strings.Join(keys, "- "))
 	}
 	free := "kubectl uncordon " + e.node.Name
-	if key := e.policy.TaintKey; key != "" && hasTaint(e.node, key) {
+	if key := e.policy.TaintKey; hasTaint(e.node, key) {
 		free = fmt.Sprintf("kubectl taint node %s %s:%s-", e.node.Name, key, corev1.TaintEffectNoSchedule)
 	}
 	return e.newDecision(corev1.ConditionUnknown, RecordUnreadable,
@@ -165,7 +163,7 @@ func (e holdEvaluation) decideBootUnknown() Decision {
 	d := e.newDecision(corev1.ConditionUnknown, BootUnknown,
 		"the boot ID (/proc/sys/kernel/random/boot_id) could not be read, so no decision was made")
 	d.Held = e.record.State == Held
-	if !e.recorded || d.Held {
+	if e.record.State == "" || d.Held {
 		return d
 	}
 	return e.clearUnavailable(d)
@@ -179,18 +177,18 @@ func (e holdEvaluation) decideFirst() Decision {
 	ready := FindCondition(e.node, corev1.NodeReady)
 	inService := ready != nil && ready.Status == corev1.ConditionTrue
 	switch {
-	case e.policy.TaintKey != "" && hasTaint(e.node, e.policy.TaintKey):
+	case hasTaint(e.node, e.policy.TaintKey):
 		return e.adoptTaint()
 	case e.policy.HoldUnrecorded && !wasReady(e.node) && e.needsHold():
 		return e.startHold(NotReadyYet)
 	case isExempt(e.node):
 		return e.recordNotHeld(Released, Exempt)
-	case inService && e.hasUnprobedEndpoint():
+	case !inService || e.allGatesOpen():
+		return e.recordNotHeld(Released, FirstSeen)
+	case e.hasUnprobedEndpoint():
 		return e.decideAfterProbe()
-	case inService && !e.allGatesOpen():
-		return e.recordGatesMismatch()
 	}
-	return e.recordNotHeld(Released, FirstSeen)
+	return e.recordGatesMismatch()
 }
 
 // decideAfterProbe puts off the decision about a node that was Ready before Holdfast: before the
@@ -209,14 +207,9 @@ func (e holdEvaluation) adoptTaint() Decision {
 	e.record = *e.newRecord(Held, NewNode)
 	e.record.Taint = e.policy.TaintKey
 	d := e.decideHeld()
-	if !d.Held {
-		return d
+	if d.Held {
+		d.Annotations = e.setAutoscalerAnnotations(e.recordToWrite(&d))
 	}
-	record := e.record
-	if d.Record != nil {
-		record = *d.Record
-	}
-	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
 	return d
 }
 
@@ -261,14 +254,12 @@ func (e holdEvaluation) decideNotHeld() Decision {
 // KeepCordonedAnnotation they stay, and the record keeps the key: without the annotation they are
 // removed, also under another policy.
 func (e holdEvaluation) handleKeptTaint(d *Decision) {
-	switch {
-	case !hasKeepCordoned(e.node):
-		d.RemoveTaints = e.holdTaints()
-		if d.Record == nil && e.record.Taint != "" {
-			e.recordToWrite(d).Taint = ""
-		}
-	case d.Record != nil && hasTaint(e.node, e.record.Taint):
-		d.Record.Taint = e.record.Taint
+	key := e.record.Taint
+	if !hasKeepCordoned(e.node) {
+		key, d.RemoveTaints = "", e.holdTaints()
+	}
+	if d.Record != nil || key != e.record.Taint {
+		e.recordToWrite(d).Taint = key
 	}
 }
 

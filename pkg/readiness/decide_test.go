@@ -25,6 +25,9 @@ func TestDecide(t *testing.T) {
 	isReady := conditioned(corev1.NodeReady, corev1.ConditionTrue, "KubeletReady")
 	isNotReady := conditioned(corev1.NodeReady, corev1.ConditionFalse, "KubeletNotReady")
 	kept := annotated(KeepCordonedAnnotation, "")
+	rebootedHold := recorded(Held, thisBoot, Rebooted)
+	reportsHold := conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForFlannel)
+	reportsNotHeld := conditioned(NetworkHeld, corev1.ConditionFalse, NotHeld)
 
 	open, closed, noBoot := readyFacts(), closedFacts(), bootlessFacts()
 	nothing := Facts{BootID: thisBoot}
@@ -42,12 +45,18 @@ func TestDecide(t *testing.T) {
 	raising := holdOutcome{held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
 	noted := holdOutcome{record: "held NewNode", held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
 	firstHold := holdOutcome{"held NotReadyYet", "on", corev1.ConditionTrue, true, WaitingForFlannel, EventHeld}
+	firstHoldAgain := holdOutcome{"held NotReadyYet", "on", "", true, WaitingForFlannel, EventHeld}
 	rebooted := holdOutcome{"held Rebooted", "on", "", true, WaitingForFlannel, EventHeld}
 	opened := holdOutcome{"released NetworkReady", "off", "", false, NotHeld, EventReleased}
 	byLabel := holdOutcome{"overridden EndedByLabel", "off", "", false, NotHeld, EventOverridden}
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	others := holdOutcome{held: true, reason: WaitingForOthers}
 	cordonedByOthers := holdOutcome{reason: CordonedByOthers}
+	pressedSince := func(later time.Duration) nodeOption {
+		return func(n *corev1.Node) {
+			FindCondition(n, corev1.NodeMemoryPressure).LastTransitionTime.Time = noon().Add(later)
+		}
+	}
 	kubeletGone := conditioned(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 	for _, c := range []struct {
 		name   string
@@ -64,6 +73,10 @@ func TestDecide(t *testing.T) {
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
+		{
+			"unrecorded, pressure since", node(kubeletSince(11*time.Second), pressedSince(time.Second)), closed, unrecorded,
+			firstHold,
+		},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 
@@ -84,9 +97,10 @@ func TestDecide(t *testing.T) {
 		{"born held without the condition", node(bornHeld, cordoned), closed, byDefault, raising},
 		{"H5: Cilium's condition is left", node(bornHeld, cordoned, available(CiliumIsUp)), closed, byDefault, waiting},
 		{
-			"held after a reboot, condition left", node(recorded(Held, thisBoot, Rebooted), cordoned), closed, byDefault,
+			"held after a reboot, condition left", node(rebootedHold, cordoned, reportsNotHeld), closed, byDefault,
 			holdOutcome{held: true, reason: WaitingForFlannel, event: EventHeld},
 		},
+		{"held after a reboot, reported", node(rebootedHold, cordoned, reportsHold), closed, byDefault, waiting},
 
 		// Released.
 		{"all open", node(bornHeld, cordoned, raised), open, byDefault, opened.clearing()},
@@ -101,6 +115,9 @@ func TestDecide(t *testing.T) {
 		{"kept, rebooted, exempt", node(keptBefore, cordoned, exempt), closed, byDefault, stillKept},
 		{"kept, rebooted, gates closed", node(keptBefore, cordoned, kept), closed, byDefault, cordonedByOthers},
 		{"kept, rebooted, cordoned again", node(keptBefore, cordoned, byKubectl), open, byDefault, networkReady},
+
+		// After a crash between the two writes of a hold.
+		{"crash of the first hold", node(raised, reportsHold), closed, unrecorded, firstHoldAgain},
 
 		// After a crash between the two writes of a release.
 		{"crash", node(released, raised), open, byDefault, notHeld.clearing()},
@@ -128,6 +145,7 @@ func TestDecide(t *testing.T) {
 		// Unreadable input.
 		{"no boot ID, held", node(bornHeld, cordoned, raised), noBoot, byDefault, stillHeld},
 		{"no boot ID, released", node(before), noBoot, byDefault, bootUnknown},
+		{"no boot ID, no record", node(raised), noBoot, byDefault, bootUnknown},
 		{
 			"unreadable record", node(cordoned, raised, annotated(HoldAnnotation, "held")), open, byDefault,
 			holdOutcome{reason: RecordUnreadable},
@@ -174,6 +192,17 @@ func TestMessages(t *testing.T) {
 	d = Decide(node(recorded(Held, thisBoot, NewNode)), closedFacts(), Policy{}, noon())
 	require.Contains(t, d.Event.Message, "/run/flannel/subnet.env")
 	require.Equal(t, corev1.EventTypeWarning, d.Event.Type)
+	d = Decide(node(recorded(Held, thisBoot, NewNode)), readyFacts(), Policy{}, noon())
+	require.Equal(t, d.Message, d.Event.Message, "nothing is missing")
+
+	noConflist := readyFactsWith(func(f *Facts) { f.Conflist.Presence, f.Conflist.Plugins = Absent, nil })
+	for missing, facts := range map[string]Facts{
+		"flannel's subnet file /run/flannel/subnet.env": closedFacts(),
+		"a CNI configuration in /etc/cni/net.d":         noConflist,
+	} {
+		d = Decide(node(recorded(Held, thisBoot, NewNode), cordoned), facts, Policy{}, noon())
+		require.Equal(t, "waiting for "+missing, d.Message)
+	}
 }
 
 // TestUnreadableRecord checks that the message contains every command that is needed.

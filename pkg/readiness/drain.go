@@ -25,8 +25,8 @@ type Drain struct {
 
 // IsHeldByCordon reports whether a drain of the node relies on the cordon of a hold.
 func IsHeldByCordon(n *corev1.Node) bool {
-	c, err := ClosedBy(n)
-	return err == nil && c.IsHeld() && c.Taint == ""
+	c, _ := ClosedBy(n) // without a record it is not held
+	return c.IsHeld() && c.Taint == ""
 }
 
 // WithDrain returns the value of HoldAnnotation for a Node that IsHeldByCordon and whose drain is

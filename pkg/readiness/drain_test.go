@@ -19,6 +19,8 @@ func drainedHold(drain *Drain) nodeOption {
 // F79 by a limit or a label: the grant of the drain ended, and two machines restarted.
 func TestDrainDuringHold(t *testing.T) {
 	started := readyFactsWith(func(f *Facts) { f.Start = 7 })
+	startedClosed := closedFacts()
+	startedClosed.Start = 7
 	inBoot := func(start uint64) *Drain { return &Drain{BootID: thisBoot, Start: start} }
 	for name, c := range map[string]struct {
 		drain *Drain
@@ -36,6 +38,7 @@ func TestDrainDuringHold(t *testing.T) {
 		"restarted":                 {&Drain{BootID: "before"}, started, NotHeld, nil},
 		"container restarted":       {inBoot(6), started, NotHeld, nil},
 		"network is missing":        {inBoot(0), closedFacts(), WaitingForFlannel, inBoot(0)},
+		"restarted, no network":     {&Drain{BootID: "before"}, startedClosed, WaitingForFlannel, &Drain{BootID: "before"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := node(drainedHold(c.drain), cordoned)
@@ -45,10 +48,13 @@ func TestDrainDuringHold(t *testing.T) {
 			after, err := ParseRecord(writeAll(before, d).Annotations[HoldAnnotation])
 			require.NoError(t, err)
 			require.Equal(t, c.known, after.Drained)
+			_, err = settle(before, c.facts, Policy{}, unchanged)
+			require.NoError(t, err, "written once")
 		})
 	}
 	byHand := Decide(node(drainedHold(&Drain{BootID: thisBoot})), started, Policy{}, noon())
 	require.Equal(t, Overridden, byHand.Record.State, "a person has uncordoned it")
+	require.Nil(t, byHand.Record.Drained, "that ends the drain")
 }
 
 // TestWithDrain: only a node that the cordon of a hold keeps closed gets a record of its drain.
@@ -112,6 +118,9 @@ func TestLeaderKeepsDrainedNodes(t *testing.T) {
 			require.Equal(t, c.state == HoldOverdue, isOpened, check.Decision.Message)
 		})
 	}
+	bootless := recordedAs(Record{State: Held, Reason: NewNode, Drained: &Drain{BootID: thisBoot}})
+	overdue := CheckHold(node(bootless, cordoned), ofAge(holdLate), releasingLimits(), noon())
+	require.Equal(t, HoldBehindOthers, overdue.State, "a boot that is not known is no restart")
 	for boot, mark := range map[string]string{thisBoot: "a drain of the node was allowed", "later": ""} {
 		c, err := ClosedBy(node(drained, cordoned, booted(boot)))
 		require.NoError(t, err)

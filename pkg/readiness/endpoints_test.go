@@ -118,6 +118,9 @@ func TestAwaitsProbe(t *testing.T) {
 	require.Equal(t, FirstSeen, d.Record.Reason)
 	d = Decide(n, probed(down, Probe{Gate: bird, Answer: Present}), policy, noon())
 	require.Equal(t, RecordReason(GatesMismatch), d.Record.Reason)
+	d = Decide(node(), readyFacts(), policy, noon())
+	require.False(t, d.AwaitsProbe, "a node that is not Ready is not judged by its gates")
+	require.Equal(t, FirstSeen, d.Record.Reason)
 	d = Decide(node(), readyFacts(), Policy{Force: []string{cilium}, HoldUnrecorded: true}, noon())
 	require.True(t, d.Held, "a new node is held until the first answer")
 }

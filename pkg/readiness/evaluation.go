@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -18,10 +19,9 @@ type holdEvaluation struct {
 	facts  Facts
 	policy Policy
 	now    time.Time
-	// recorded is whether the node has a record. If the record could not be parsed, parseErr
-	// is the reason and record is the zero value.
+	// record is the zero value if the node has none, or if it could not be parsed: then parseErr is
+	// the reason.
 	record   Record
-	recorded bool
 	parseErr error
 	gates    []Gate
 	// shutdownCancelled is true if the node was closed for a shutdown of its host, and the
@@ -36,10 +36,9 @@ type holdEvaluation struct {
 func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluation {
 	e := holdEvaluation{node: n, facts: f, policy: p, now: now}
 	if value, found := n.Annotations[HoldAnnotation]; found {
-		e.recorded = true
 		e.record, e.parseErr = ParseRecord(value)
 	}
-	closedForIt := e.record.State == Held && e.record.Reason == GoingDown && e.record.BootID == f.BootID
+	closedForIt := e.record.Reason == GoingDown && e.record.BootID == f.BootID
 	e.shutdownCancelled = closedForIt && f.StaysUp && f.SawShutdown
 	e.shuttingDown = f.GoingDown || closedForIt && f.AwaitsLogind
 	e.gates = e.evaluateGates()
@@ -71,13 +70,11 @@ func (e holdEvaluation) waitReason() string {
 	return NotHeld
 }
 
-// taintKey returns the key of the taint that holds this node or would hold it, empty for the
-// cordon. For an existing hold the record decides, even if the policy has changed: a record
-// without a taint is a hold by cordon. The record also decides while the taint of an ended hold
-// is still on the node (KeepCordonedAnnotation): the next hold takes it over, so that its end
-// removes it.
+// taintKey returns the key of the taint of a new hold, empty for the cordon. While the taint of an
+// ended hold is still on the node (KeepCordonedAnnotation), the new hold takes it over, so that its
+// end removes it.
 func (e holdEvaluation) taintKey() string {
-	if e.record.State == Held || hasTaint(e.node, e.record.Taint) {
+	if hasTaint(e.node, e.record.Taint) {
 		return e.record.Taint
 	}
 	return e.policy.TaintKey
@@ -86,23 +83,16 @@ func (e holdEvaluation) taintKey() string {
 // holdTaints returns the node's taints that belong to Holdfast: the record's taint, and any
 // taint with the policy's key, which a kubelet or Karpenter may have set as a startup taint.
 func (e holdEvaluation) holdTaints() []corev1.Taint {
-	var taints []corev1.Taint
-	for _, t := range e.node.Spec.Taints {
-		owned := t.Key == e.record.Taint || t.Key == e.policy.TaintKey
-		if t.Key != "" && t.Effect == corev1.TaintEffectNoSchedule && owned {
-			taints = append(taints, corev1.Taint{Key: t.Key, Effect: t.Effect})
-		}
-	}
-	return taints
+	return taintsOf(e.node, e.record.Taint, e.policy.TaintKey)
 }
 
 // hasServed reports whether the node has been in service: its first hold has ended, or it was
 // Ready before it had a record.
 func (e holdEvaluation) hasServed() bool {
-	if e.recorded {
-		return !e.record.isFirstHold()
+	if e.record.State == "" {
+		return wasReady(e.node) && len(e.holdTaints()) == 0
 	}
-	return wasReady(e.node) && len(e.holdTaints()) == 0
+	return !e.record.isFirstHold()
 }
 
 // isCordonedByOthers reports whether another client has set what a new hold would set. A cordon
@@ -115,10 +105,7 @@ func (e holdEvaluation) isCordonedByOthers() bool {
 // foreignMark returns why another component needs the cordon of this hold: its mark, or a drain
 // that was allowed during the hold. It is empty if there is no reason.
 func (e holdEvaluation) foreignMark() string {
-	if mark := markOfOthers(e.node); mark != "" {
-		return mark
-	}
-	return e.drainMark()
+	return cmp.Or(markOfOthers(e.node), e.drainMark())
 }
 
 // newRecord returns a record of a state that is entered now, in this boot.
@@ -173,22 +160,13 @@ func (e holdEvaluation) clearAutoscalerAnnotations() (gone map[string]*string, l
 // and would remove only later. Pods are not scheduled before that. A taint is not included if
 // another component still has a reason for it.
 func (e holdEvaluation) leftoverTaints(uncordoned bool) []corev1.Taint {
-	var taints []corev1.Taint
-	unavailable := FindCondition(e.node, corev1.NodeNetworkUnavailable)
-	for _, t := range e.node.Spec.Taints {
-		if t.Effect != corev1.TaintEffectNoSchedule {
-			continue
-		}
-		switch t.Key {
-		case corev1.TaintNodeUnschedulable:
-			if uncordoned {
-				taints = append(taints, t)
-			}
-		case corev1.TaintNodeNetworkUnavailable:
-			if unavailable == nil || unavailable.Status == corev1.ConditionFalse || isUnavailableByHoldfast(e.node) {
-				taints = append(taints, t)
-			}
-		}
+	var keys []string
+	if uncordoned {
+		keys = append(keys, corev1.TaintNodeUnschedulable)
 	}
-	return taints
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
+	if c == nil || c.Status == corev1.ConditionFalse || isUnavailableByHoldfast(e.node) {
+		keys = append(keys, corev1.TaintNodeNetworkUnavailable)
+	}
+	return taintsOf(e.node, keys...)
 }

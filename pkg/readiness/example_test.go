@@ -18,7 +18,7 @@ func bornHeld() *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "worker-1", Annotations: map[string]string{readiness.HoldAnnotation: record.Format()},
 		},
-		Spec: corev1.NodeSpec{Unschedulable: true, PodCIDR: "10.244.3.0/24"},
+		Spec: corev1.NodeSpec{Unschedulable: true, PodCIDRs: []string{"10.244.3.0/24"}},
 	}
 }
 

@@ -1,7 +1,6 @@
 package readiness
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -116,23 +115,16 @@ func (p Policy) Endpoints() []Endpoint {
 	var found []Endpoint
 	for _, prefix := range []string{GateHTTP, GateHTTPS, GateTCP} {
 		for _, argument := range p.gateNames(prefix) {
-			address, path := splitPath(argument)
+			address, path, _ := strings.Cut(argument, "/")
 			e := Endpoint{Gate: prefix + argument, Address: completeAddress(address)}
 			if prefix != GateTCP {
 				// The error is that of urlProblem. Without a URL, the probe fails.
-				e.URL, _ = url.Parse(strings.TrimSuffix(prefix, ":") + "://" + e.Address + cmp.Or(path, "/"))
+				e.URL, _ = url.Parse(strings.TrimSuffix(prefix, ":") + "://" + e.Address + "/" + path)
 			}
 			found = append(found, e)
 		}
 	}
 	return found
-}
-
-func splitPath(argument string) (address, path string) {
-	if i := strings.IndexByte(argument, '/'); i >= 0 {
-		return argument[:i], argument[i:]
-	}
-	return argument, ""
 }
 
 // completeAddress adds the default host: the agent is on the network of its host.
@@ -144,7 +136,7 @@ func completeAddress(address string) string {
 }
 
 func urlProblem(argument string) string {
-	address, path := splitPath(argument)
+	address, path, _ := strings.Cut(argument, "/")
 	const form = "write HOST:PORT/PATH without //, such as http:127.0.0.1:9879/healthz"
 	switch {
 	case strings.HasPrefix(argument, "//"):
@@ -155,7 +147,7 @@ func urlProblem(argument string) string {
 	if problem := addressProblem(address); problem != "" {
 		return problem
 	}
-	if _, err := url.Parse("http://" + completeAddress(address) + path); err != nil {
+	if _, err := url.Parse("http://" + completeAddress(address) + "/" + path); err != nil {
 		return form + "; encode special characters in the path"
 	}
 	return ""

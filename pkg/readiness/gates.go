@@ -55,17 +55,11 @@ func newGate(name, reason, missing string) Gate {
 	return Gate{Name: name, Open: missing == "", Reason: reason, Missing: missing}
 }
 
-// isFlannelNeeded reports whether flannel's gate is evaluated. Without a readable conflist the
-// node's CNI is unknown. The CNI gate is closed then, and flannel's gate is shown as well if
-// flannel has written its subnet file.
+// isFlannelNeeded reports whether flannel's gate is evaluated. Without a readable conflist, the CNI
+// gate is closed.
 func isFlannelNeeded(f Facts, p Policy) bool {
-	if p.isForced(GateFlannel) {
-		return true
-	}
-	if f.Conflist.Presence != Present || f.Conflist.Problem != "" {
-		return f.Subnet.Presence == Present
-	}
-	return slices.ContainsFunc(f.Conflist.Plugins, func(p Plugin) bool { return p.Type == flannelPlugin })
+	return p.isForced(GateFlannel) ||
+		slices.ContainsFunc(f.Conflist.Plugins, func(p Plugin) bool { return p.Type == flannelPlugin })
 }
 
 func missingCNI(n *corev1.Node, c Conflist) string {
@@ -115,14 +109,14 @@ func missingPlugin(p Plugin) string {
 // configuration that a runtime writes under a package's name contains the podCIDR, so it has
 // to wait for one.
 func missingBridge(n *corev1.Node, c Conflist) string {
-	cidrs := podCIDRs(n)
+	cidrs := n.Spec.PodCIDRs
 	if len(c.BridgeSubnets) == 0 || len(cidrs) == 0 && !c.AmbiguousName {
 		return ""
 	}
 	for _, cidr := range cidrs {
-		given, err := netip.ParsePrefix(cidr)
+		given, _ := netip.ParsePrefix(cidr) // an invalid prefix overlaps none
 		for _, subnet := range c.BridgeSubnets {
-			if bridge, bad := netip.ParsePrefix(subnet); err == nil && bad == nil && bridge.Overlaps(given) {
+			if bridge, _ := netip.ParsePrefix(subnet); bridge.Overlaps(given) {
 				return ""
 			}
 		}
@@ -159,7 +153,7 @@ func missingFlannel(n *corev1.Node, s SubnetFile, p Policy) string {
 	if missing := missingSubnet(n, "FLANNEL_IPV6_SUBNET", s.IPv6Subnet, netip.Addr.Is6); missing != "" {
 		return missing
 	}
-	if len(podCIDRs(n)) == 0 && !p.FlannelUsesEtcd {
+	if len(n.Spec.PodCIDRs) == 0 && !p.FlannelUsesEtcd {
 		return fmt.Sprintf("podCIDRs of the node, to check that flannel's subnet file %s is not from an earlier Node of "+
 			"this host (if flannel stores its subnets in etcd, set the agent's flag --flannel-uses-etcd)", s.Path)
 	}
@@ -179,28 +173,21 @@ func missingSubnet(n *corev1.Node, variable, value string, family func(netip.Add
 	if value == "" {
 		return ""
 	}
-	subnet, err := netip.ParsePrefix(value)
-	if err != nil || !family(subnet.Addr()) {
+	subnet, _ := netip.ParsePrefix(value) // an invalid prefix is of no family and contains nothing
+	if !family(subnet.Addr()) {
 		return fmt.Sprintf("a valid %s (found %q)", variable, value)
 	}
-	cidrs := podCIDRs(n)
+	cidrs := n.Spec.PodCIDRs
 	if len(cidrs) == 0 {
 		return ""
 	}
 	for _, cidr := range cidrs {
-		outer, err := netip.ParsePrefix(cidr)
-		if err == nil && outer.Bits() <= subnet.Bits() && outer.Contains(subnet.Addr()) {
+		outer, _ := netip.ParsePrefix(cidr)
+		if outer.Bits() <= subnet.Bits() && outer.Contains(subnet.Addr()) {
 			return ""
 		}
 	}
 	return fmt.Sprintf("a %s inside the node's podCIDRs %s (found %s)", variable, strings.Join(cidrs, ", "), value)
-}
-
-func podCIDRs(n *corev1.Node) []string {
-	if len(n.Spec.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
-		return []string{n.Spec.PodCIDR}
-	}
-	return n.Spec.PodCIDRs
 }
 
 func (e holdEvaluation) missingMarker() string {
@@ -270,8 +257,8 @@ func (e holdEvaluation) missingCondition(wanted string) string {
 	switch {
 	case c == nil:
 		return fmt.Sprintf("condition %s=%s, which is not set", kind, want)
-	case kind == corev1.NodeNetworkUnavailable && (c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast):
-		if e.record.State == Held && e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID && e.facts.BootID != "" {
+	case IsByHoldfast(c):
+		if e.record.NetworkUp != "" && e.record.BootID == e.facts.BootID {
 			return ""
 		}
 		return fmt.Sprintf("condition %s=%s from the network plugin: only Holdfast has written it", kind, want)
@@ -322,11 +309,8 @@ func (e holdEvaluation) hasUnprobedEndpoint() bool {
 }
 
 // hasLabel reports whether the labels contain `key` or `key=value`. An empty selector matches
-// nothing.
+// nothing, because each label has a key.
 func hasLabel(labels map[string]string, selector string) bool {
-	if selector == "" {
-		return false
-	}
 	key, want, exact := strings.Cut(selector, "=")
 	got, found := labels[key]
 	return found && (!exact || got == want)

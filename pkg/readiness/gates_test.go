@@ -15,7 +15,6 @@ func TestGates(t *testing.T) {
 	flannel := Policy{Force: []string{GateFlannel}}
 	subnet := func(change func(*SubnetFile)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Subnet) }) }
 	conflist := func(change func(*Conflist)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Conflist) }) }
-	// Without a usable conflist. Only the first has flannel's subnet file.
 	noConflist := conflist(func(c *Conflist) { c.Presence, c.Plugins = Absent, nil })
 	withoutFlannel := func(c Conflist) Facts {
 		return readyFactsWith(func(f *Facts) { f.Conflist, f.Subnet.Presence = c, Absent })
@@ -59,7 +58,7 @@ func TestGates(t *testing.T) {
 			Policy{},
 			"/d/100-crio-bridge.conflist, which a package installed", "-",
 		},
-		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", ""},
+		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", "-"},
 		{
 			"no conflist, flannel forced", withoutFlannel(Conflist{Presence: Absent}), nil, flannel,
 			"a CNI configuration", "subnet.env",
@@ -70,6 +69,12 @@ func TestGates(t *testing.T) {
 			nil,
 			Policy{},
 			"unexpected end", "-",
+		},
+		{
+			"a package's conflist beside that of the cluster", conflist(func(c *Conflist) { c.Ignored = []string{"/d/100-x"} }),
+			ipv4,
+			Policy{},
+			"", "",
 		},
 		{"conflist without plugins", conflist(func(c *Conflist) { c.Plugins = nil }), nil, Policy{}, "lists none", "-"},
 		{
@@ -119,6 +124,11 @@ func TestGates(t *testing.T) {
 		{"invalid subnet", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3" }), ipv4, Policy{}, "", `"10.244.3"`},
 		{"no subnet", subnet(func(s *SubnetFile) { s.Subnet = "" }), ipv4, Policy{}, "", "a subnet"},
 		{"no MTU", subnet(func(s *SubnetFile) { s.MTU = "" }), ipv4, Policy{}, "", "MTU"},
+		{
+			"MTU out of range", subnet(func(s *SubnetFile) { s.MTU = "99999999999999999999" }), ipv4,
+			Policy{},
+			"", "MTU",
+		},
 		{"MTU 0", subnet(func(s *SubnetFile) { s.MTU = "0" }), ipv4, Policy{}, "", "MTU"},
 		{"dual-stack", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:3::1/64" }), dual, Policy{}, "", ""},
 		{
@@ -152,7 +162,10 @@ func TestGates(t *testing.T) {
 		policy  Policy
 		missing string // a part of what the network-plugin gate misses, "-" if it is not evaluated
 	}{
-		{"built by Ansible, no marker", readyFacts(), "ansible", ansible, "network_plugin.done"},
+		{
+			"built by Ansible, no marker", readyFacts(), "ansible", ansible,
+			"the network_plugin role's marker /run/holdfast/network_plugin.done",
+		},
 		{"marker of an earlier boot", present(Marker{BootID: otherBoot}), "", marker, otherBoot},
 		{
 			"unchecked marker", readyFactsWith(func(f *Facts) { f.Marker.Presence = Unknown }), "", marker,
@@ -195,13 +208,6 @@ func requireGates(t *testing.T, n *corev1.Node, f Facts, p Policy, want map[stri
 	}
 }
 
-func TestGatesPodCIDRField(t *testing.T) {
-	n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.244.9.0/24"}}
-	gates := Decide(n, readyFacts(), Policy{}, noon()).Gates
-	require.False(t, gates[1].Open)
-	require.Contains(t, gates[1].Missing, "10.244.9.0/24")
-}
-
 func TestPolicyValidate(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy Policy
@@ -212,6 +218,8 @@ func TestPolicyValidate(t *testing.T) {
 		"unit":                {Policy{Force: []string{"unit:network-plugin.service", "unit:getty@tty1.service"}}, ""},
 		"condition":           {Policy{Force: []string{"condition:example.org/Network"}}, ""},
 		"unit without suffix": {Policy{Force: []string{"unit:network-plugin"}}, "full name"},
+		"unit, empty suffix":  {Policy{Force: []string{"unit:network-plugin."}}, "full name"},
+		"unit without name":   {Policy{Force: []string{"unit:.service"}}, "full name"},
 		"unit path":           {Policy{Force: []string{"unit:/etc/systemd/system/x.service"}}, "full name"},
 		"unit pattern":        {Policy{Force: []string{"unit:network-*.service"}}, "full name"},
 		"empty condition":     {Policy{Force: []string{"condition:"}}, "type of one Node condition"},
@@ -221,7 +229,9 @@ func TestPolicyValidate(t *testing.T) {
 		"node label, value":   {Policy{Force: []string{"label:role=a b"}}, "write label:KEY or label:KEY=VALUE"},
 		"endpoints":           {Policy{Force: []string{"http::80", "https:[::1]:443/x?y=z", "tcp:Localhost:1"}}, ""},
 		"URL":                 {Policy{Force: []string{"http://127.0.0.1:80/"}}, "HOST:PORT/PATH without //"},
-		"no port":             {Policy{Force: []string{"http:localhost/healthz"}}, "write HOST:PORT, such as"},
+		"no port":             {Policy{Force: []string{"http:localhost/healthz"}}, `healthz": write HOST:PORT, such as`},
+		"port too large":      {Policy{Force: []string{"tcp:localhost:65536"}}, `the port "65536" is not a number`},
+		"zone":                {Policy{Force: []string{"tcp:[fe80::1%eth0]:80"}}, `the host "fe80::1%eth0" is neither`},
 		"IPv6, no brackets":   {Policy{Force: []string{"tcp:::1:80"}}, "[::1]:9879"},
 		"port 0":              {Policy{Force: []string{"tcp:localhost:0"}}, `the port "0" is not a number`},
 		"host":                {Policy{Force: []string{"tcp:user@host:80"}}, `the host "user@host" is neither`},

@@ -14,11 +14,8 @@ func (e holdEvaluation) startHold(reason RecordReason) Decision {
 	e.record = *e.newRecord(Held, reason)
 	e.record.Taint = key
 	d := e.keepHold()
-	record := e.record
-	if d.Record != nil {
-		record = *d.Record
-	}
-	d.Record, d.Annotations = &record, e.setAutoscalerAnnotations(&record)
+	record := e.recordToWrite(&d)
+	d.Annotations = e.setAutoscalerAnnotations(record)
 	if key != "" {
 		d.AddTaints = []corev1.Taint{{Key: key, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
@@ -66,7 +63,7 @@ func (e holdEvaluation) keepHold() Decision {
 	if e.record.Reason != NewNode && (before == nil || before.Status != corev1.ConditionTrue) {
 		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventHeld, Message: d.Message}
 	}
-	if !e.record.isFirstHold() || e.taintKey() != "" {
+	if !e.record.isFirstHold() || e.record.Taint != "" {
 		return e.clearUnavailable(d)
 	}
 	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
@@ -113,24 +110,21 @@ func (e holdEvaluation) waitForOthers(mark string) Decision {
 
 // yieldToCordon ends a hold and leaves the cordon or taint, as KeepCordonedAnnotation asks.
 func (e holdEvaluation) yieldToCordon() Decision {
-	d := e.recordNotHeld(Released, KeptCordoned)
+	d := e.endHold(Released, KeptCordoned)
 	d.Record.Taint = e.record.Taint
 	d.StatusFirst = true
-	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
 	return d
 }
 
 // recordOverride records that another client ended the hold. It also clears Holdfast's
 // condition: otherwise the node would look open but receive no pods.
 func (e holdEvaluation) recordOverride() Decision {
-	d := e.recordNotHeld(Overridden, EndedByHand)
+	d := e.endHold(Overridden, EndedByHand)
 	d.StatusFirst = true
 	d.RemoveTaints = e.holdTaints()
-	message := e.appendMissing(d.Message)
 	if by := closedBy(e.node, e.record).Cordon; by != "" {
-		message += "; the remaining cordon was set by " + by + ", not by Holdfast"
+		d.Event.Message += "; the remaining cordon was set by " + by + ", not by Holdfast"
 	}
-	d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: message}
 	return d
 }
 
@@ -140,23 +134,32 @@ func (e holdEvaluation) recordOverride() Decision {
 // record does not. The next decision detects that and clears them (decideNotHeld,
 // decideBootUnknown, CheckHold).
 func (e holdEvaluation) release() Decision {
-	var d Decision
+	state, reason := Released, NetworkReady
 	switch {
 	case e.shutdownCancelled:
-		d = e.recordNotHeld(Released, ShutdownCancelled)
-		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	case e.allGatesOpen():
-		d = e.recordNotHeld(Released, NetworkReady)
-		d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
-	default:
-		d = e.recordNotHeld(Overridden, EndedByLabel)
-		d.Event = &Event{Type: corev1.EventTypeWarning, Reason: EventOverridden, Message: e.appendMissing(d.Message)}
+		reason = ShutdownCancelled
+	case !e.allGatesOpen():
+		state, reason = Overridden, EndedByLabel
 	}
+	d := e.endHold(state, reason)
 	byCordon := e.record.Taint == ""
 	if byCordon {
 		d.Unschedulable = new(false)
 	}
 	d.RemoveTaints = append(e.holdTaints(), e.leftoverTaints(byCordon)...)
+	return d
+}
+
+// endHold records the end of a hold, with an event. That of an override names what is missing.
+func (e holdEvaluation) endHold(state State, reason RecordReason) Decision {
+	d := e.recordNotHeld(state, reason)
+	d.Event = &Event{Type: corev1.EventTypeNormal, Reason: EventReleased, Message: d.Message}
+	if state == Overridden {
+		d.Event.Type, d.Event.Reason = corev1.EventTypeWarning, EventOverridden
+		if !e.allGatesOpen() {
+			d.Event.Message += "; the node was still waiting for " + e.missing()
+		}
+	}
 	return d
 }
 
@@ -199,11 +202,4 @@ func notHeldMessage(reason RecordReason) string {
 	case NewNode, NotReadyYet, Rebooted: // These are reasons of holds.
 	}
 	return "not held in this boot"
-}
-
-func (e holdEvaluation) appendMissing(message string) string {
-	if e.allGatesOpen() {
-		return message
-	}
-	return message + "; the node was still waiting for " + e.missing()
 }

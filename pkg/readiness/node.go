@@ -39,10 +39,17 @@ func markOfOthers(n *corev1.Node) string {
 	return ""
 }
 
-// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True.
+// IsByHoldfast reports whether Holdfast has written a condition NetworkUnavailable.
+func IsByHoldfast(c *corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeNetworkUnavailable &&
+		(c.Reason == HeldByHoldfast || c.Reason == ReleasedByHoldfast || c.Reason == ReleasedByHand)
+}
+
+// isUnavailableByHoldfast reports whether Holdfast has set NetworkUnavailable to True. Only then
+// does it write this reason.
 func isUnavailableByHoldfast(n *corev1.Node) bool {
 	c := FindCondition(n, corev1.NodeNetworkUnavailable)
-	return c != nil && c.Status == corev1.ConditionTrue && c.Reason == HeldByHoldfast
+	return c != nil && c.Reason == HeldByHoldfast
 }
 
 // hasUnfinishedRelease reports whether a condition still reports a hold. If the hold has ended by
@@ -71,19 +78,15 @@ func wasReady(n *corev1.Node) bool {
 	if ready == nil || ready.Status != corev1.ConditionFalse {
 		return ready != nil && ready.Status == corev1.ConditionTrue
 	}
-	latest := time.Time{}
 	for _, kind := range []corev1.NodeConditionType{
 		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 	} {
 		pressure := FindCondition(n, kind)
-		if pressure == nil {
+		if pressure == nil || ready.LastTransitionTime.Sub(pressure.LastTransitionTime.Time) <= maxConditionSpread {
 			return false
 		}
-		if at := pressure.LastTransitionTime.Time; at.After(latest) {
-			latest = at
-		}
 	}
-	return ready.LastTransitionTime.Sub(latest) > maxConditionSpread
+	return true
 }
 
 // mergedManagers is the manager to which the API server assigns the oldest entries of an object
@@ -99,7 +102,7 @@ func cordonOwner(n *corev1.Node) string {
 	type fields map[string]json.RawMessage
 	for _, entry := range n.ManagedFields {
 		if entry.Manager == FieldManager || entry.Manager == mergedManagers || entry.Subresource != "" ||
-			entry.FieldsV1 == nil || !strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
+			!strings.Contains(entry.FieldsV1.GetRawString(), `"f:unschedulable"`) {
 			continue
 		}
 		var owned struct {
@@ -108,9 +111,7 @@ func cordonOwner(n *corev1.Node) string {
 				Annotations fields `json:"f:annotations"`
 			} `json:"f:metadata"`
 		}
-		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
-			continue // a later format of managedFields proves nothing
-		}
+		_ = json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) // a later format has no such fields
 		_, bit := owned.Spec["f:unschedulable"]
 		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
 			return entry.Manager
@@ -121,8 +122,8 @@ func cordonOwner(n *corev1.Node) string {
 
 // IsCordonOfHold reports whether only a hold of Holdfast cordons the node.
 func IsCordonOfHold(n *corev1.Node) bool {
-	c, err := ClosedBy(n)
-	return err == nil && c.Record.State == Held && c.Cordon == ByHold && !c.Kept
+	c, _ := ClosedBy(n) // without a record it is not held
+	return c.Record.State == Held && c.Cordon == ByHold && !c.Kept
 }
 
 // FindCondition returns the condition of this type, or nil.
@@ -135,9 +136,16 @@ func FindCondition(n *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCo
 	return nil
 }
 
-// hasTaint reports whether the node has a NoSchedule taint with this key.
-func hasTaint(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
-	})
+// taintsOf returns the node's NoSchedule taints with these keys. It has none with the empty key,
+// because the API server admits none.
+func taintsOf(n *corev1.Node, keys ...string) []corev1.Taint {
+	var found []corev1.Taint
+	for _, t := range n.Spec.Taints {
+		if t.Effect == corev1.TaintEffectNoSchedule && slices.Contains(keys, t.Key) {
+			found = append(found, corev1.Taint{Key: t.Key, Effect: t.Effect})
+		}
+	}
+	return found
 }
+
+func hasTaint(n *corev1.Node, key string) bool { return len(taintsOf(n, key)) > 0 }

@@ -13,11 +13,15 @@ import (
 // obeys, whatever the texts of the Node and its host are.
 func FuzzPrintableDecision(f *testing.F) {
 	hostiletext.Fuzz(f, func(t *testing.T, text string) {
-		held := heldByTaint(holdTaint)
-		for name, n := range map[string]*corev1.Node{
-			"new": node(), "held": node(held, cordoned), "unreadable": node(annotated(HoldAnnotation, "{")),
-			"released": node(recorded(Released, otherBoot, NetworkReady)),
+		held, before := recorded(Held, thisBoot, NewNode+RecordReason(text)), recorded(Released, text, NetworkReady)
+		for name, c := range map[string]struct {
+			node   *corev1.Node
+			record nodeOption // set afterwards, because its state is no text
+		}{
+			"new": {node(), unchanged}, "held": {node(cordoned), held}, "uncordoned": {node(), held},
+			"unreadable": {node(annotated(HoldAnnotation, "{")), unchanged}, "released": {node(), before},
 		} {
+			n := c.node
 			n.Status.Conditions = []corev1.NodeCondition{
 				{Type: NetworkHeld, Status: corev1.ConditionTrue, Reason: "x", Message: "x"},
 			}
@@ -26,6 +30,7 @@ func FuzzPrintableDecision(f *testing.F) {
 				Conflist: Conflist{Path: "/etc/x", Problem: "x", Directory: "/etc", Ignored: []string{"x"}},
 			}
 			hostiletext.Spread(n, text)
+			c.record(n)
 			hostiletext.Spread(&facts, text)
 			requirePrintable(t, name, Decide(n, facts, Policy{HoldUnrecorded: true, TaintKey: holdTaint}, noon()), nil)
 			for _, age := range []time.Duration{time.Minute, 5 * time.Minute, time.Hour} {

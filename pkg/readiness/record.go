@@ -1,14 +1,17 @@
 package readiness
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // State is the state of a node in its Record.
@@ -36,7 +39,7 @@ type Record struct {
 	FirstBootID string `json:"firstBootID,omitempty"`
 	// Since is when the state was entered, in UTC and whole seconds. It is zero if the writer
 	// had no clock, like the born-held policy. It is for people; no decision depends on it.
-	Since  time.Time    `json:"-"`
+	Since  time.Time    `json:"since,omitzero"`
 	Reason RecordReason `json:"reason,omitempty"`
 	// Taint is the key of the taint that holds the node, empty for a hold by cordon. A release
 	// follows this field even if the policy has changed, so a node that was held under an
@@ -69,54 +72,29 @@ type Stamp struct {
 	BootID string `json:"bootID"`
 }
 
-// A wireRecord is a Record in JSON.
-type wireRecord struct {
-	Record
-	Since string `json:"since,omitempty"`
-}
-
-// ParseRecord parses the value of HoldAnnotation and ignores unknown fields. After an error
-// nothing may be concluded: neither that the node is held nor that it is not.
+// ParseRecord parses the value of HoldAnnotation and ignores unknown fields. With an error it
+// returns the zero Record, whose state is none of the states: neither is the node known to be held,
+// nor not to be.
 func ParseRecord(value string) (Record, error) {
-	var w wireRecord
-	if err := json.Unmarshal([]byte(value), &w); err != nil {
+	var r Record
+	if err := json.Unmarshal([]byte(value), &r); err != nil {
 		return Record{}, fmt.Errorf("reading hold record: %w", err)
 	}
-	switch w.State {
-	case Held, Released, Overridden:
-	default:
-		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", w.State)
+	if !slices.Contains([]State{Held, Released, Overridden}, r.State) {
+		return Record{}, fmt.Errorf("reading hold record: unknown state %q; want held, released or overridden", r.State)
 	}
-	r := w.Record
-	if len(r.Marks) == 0 {
-		r.Marks = nil
-	}
-	if len(r.Stamps) == 0 {
-		r.Stamps = nil
-	}
-	if w.Since == "" {
-		return r, nil
-	}
-	since, err := time.Parse(time.RFC3339, w.Since)
-	if err != nil {
-		return Record{}, fmt.Errorf("reading hold record: since: %w", err)
-	}
-	r.Since = since.UTC().Truncate(time.Second)
-	if year := r.Since.Year(); year < 1 || year > 9999 {
-		return Record{}, errors.New("reading hold record: since: the year must be between 1 and 9999")
+	r.Since = r.Since.UTC().Truncate(time.Second)
+	if year := r.Since.Year(); year < 0 || year > 9999 { // Format could not write it
+		return Record{}, fmt.Errorf("reading hold record: since: the year %d is not between 0 and 9999", year)
 	}
 	return r, nil
 }
 
 // Format returns the record as the value of HoldAnnotation.
 func (r Record) Format() string {
-	w := wireRecord{Record: r}
-	if !r.Since.IsZero() {
-		w.Since = r.Since.UTC().Format(time.RFC3339)
-	}
-	out, err := json.Marshal(w)
+	out, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // a struct of strings always marshals
+		panic(err) // a struct of strings, and of a time in the years 0 to 9999
 	}
 	return string(out)
 }
@@ -125,21 +103,15 @@ func (r Record) Format() string {
 // its record lists them, and their values have not been changed. It returns none if the record
 // cannot be read.
 func OwnedAutoscalerAnnotations(annotations map[string]string) []string {
-	r, err := ParseRecord(annotations[HoldAnnotation])
-	if err != nil {
-		return nil
-	}
+	r, _ := ParseRecord(annotations[HoldAnnotation])
 	return r.ownedAutoscalerAnnotations(annotations)
 }
 
 func (r Record) ownedAutoscalerAnnotations(annotations map[string]string) []string {
-	var found []string
-	for _, key := range r.Marks {
-		if value, known := autoscalerAnnotations()[key]; known && annotations[key] == value {
-			found = append(found, key)
-		}
-	}
-	return found
+	values := autoscalerAnnotations()
+	return slices.DeleteFunc(autoscaler.Keys(), func(key string) bool {
+		return !slices.Contains(r.Marks, key) || annotations[key] != values[key]
+	})
 }
 
 // isFirstHold reports whether the node is held and, according to the record, has not been in
@@ -177,18 +149,15 @@ func lastWritten(c *corev1.NodeCondition) string {
 	return last.UTC().Format(time.RFC3339)
 }
 
-// currentStamps returns the stamps of all conditions that gates wait for, nil if there are
-// none. A time that is already in the record keeps the boot of that record.
+// currentStamps returns the stamps of all conditions that gates wait for. A time that is already in
+// the record keeps the boot of that record.
 func (e holdEvaluation) currentStamps() map[string]Stamp {
-	var found map[string]Stamp
+	found := map[string]Stamp{}
 	for _, wanted := range e.policy.gateNames(GateCondition) {
 		kind, _, _ := strings.Cut(wanted, "=")
 		c := FindCondition(e.node, corev1.NodeConditionType(kind))
 		if c == nil || lastWritten(c) == "" {
 			continue
-		}
-		if found == nil {
-			found = map[string]Stamp{}
 		}
 		found[kind] = Stamp{At: lastWritten(c), BootID: e.facts.BootID}
 		if before := e.record.Stamps[kind]; before.At == lastWritten(c) {
@@ -216,16 +185,9 @@ func (e holdEvaluation) stampedRecord() *Record {
 // False in this boot, empty if it did not. The reason is recorded even if no gate waits for
 // it, because the leader may overwrite the condition and does not know the agent's gates.
 func (e holdEvaluation) clearedReason() string {
-	const kind = corev1.NodeNetworkUnavailable
-	c := FindCondition(e.node, kind)
-	if c == nil || c.Status != corev1.ConditionFalse || c.Reason == ReleasedByHoldfast {
+	c := FindCondition(e.node, corev1.NodeNetworkUnavailable)
+	if e.missingCondition(string(corev1.NodeNetworkUnavailable)) != "" || IsByHoldfast(c) {
 		return ""
 	}
-	if e.missingCondition(string(kind)) != "" {
-		return ""
-	}
-	if c.Reason == "" {
-		return "Unnamed"
-	}
-	return c.Reason
+	return cmp.Or(c.Reason, "Unnamed")
 }

@@ -27,7 +27,26 @@ func TestLeftoverTaints(t *testing.T) {
 	both := []string{corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable}
 	require.Equal(t, both, keys(unavailable(HeldByHoldfast)))
 	require.Equal(t, both, keys(available("FlannelIsUp")))
+	require.Equal(t, both, keys(unchanged), "no condition")
 	require.Equal(t, both[:1], keys(unavailable("CalicoIsDown")), "the taint belongs to another component's condition")
+}
+
+// TestTaintsOfOtherEffects: the taint of a hold and those that follow from it are NoSchedule. A
+// taint of the same key with another effect belongs to another client.
+func TestTaintsOfOtherEffects(t *testing.T) {
+	expelling := func(n *corev1.Node) {
+		for _, key := range []string{holdTaint, corev1.TaintNodeUnschedulable, corev1.TaintNodeNetworkUnavailable} {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute})
+		}
+	}
+	policy, byTaint := Policy{TaintKey: holdTaint}, heldByTaint(holdTaint)
+	d := Decide(node(byTaint, expelling, tainted(holdTaint)), readyFacts(), policy, noon())
+	require.Equal(t, []corev1.Taint{{Key: holdTaint, Effect: corev1.TaintEffectNoSchedule}}, d.RemoveTaints)
+	d = Decide(node(recorded(Held, thisBoot, NewNode), cordoned, expelling), readyFacts(), policy, noon())
+	require.Empty(t, d.RemoveTaints)
+	require.Equal(t, Released, d.Record.State)
+	d = Decide(node(byTaint, expelling), closedFacts(), policy, noon())
+	require.Equal(t, Overridden, d.Record.State, "another client has removed the taint of the hold")
 }
 
 func TestWriteOrder(t *testing.T) {
@@ -188,6 +207,39 @@ func TestShutdownHold(t *testing.T) {
 			d = Decide(n, c.after, Policy{}, noon())
 			require.Equal(t, c.held, d.Held, d.Message)
 			require.Equal(t, c.held, d.Unschedulable == nil, "released in one decision")
+			if !c.held {
+				require.Equal(t, ShutdownCancelled, d.Record.Reason)
+				require.Equal(t, EventReleased, d.Event.Reason)
+			}
+		})
+	}
+}
+
+// TestCancelledShutdown: a cancelled shutdown ends only the hold that it began in this boot.
+func TestCancelledShutdown(t *testing.T) {
+	cancelled := func(f Facts) Facts {
+		f.StaysUp, f.SawShutdown = true, true
+		return f
+	}
+	unknown := closedFacts()
+	unknown.SawShutdown = true
+	awaits := readyFactsWith(func(f *Facts) { f.AwaitsLogind = true })
+	for name, c := range map[string]struct {
+		record nodeOption
+		facts  Facts
+		held   bool
+	}{
+		"hold of the shutdown":          {recorded(Held, thisBoot, GoingDown), cancelled(closedFacts()), false},
+		"hold of a shutdown before":     {recorded(Held, otherBoot, GoingDown), cancelled(closedFacts()), true},
+		"born held":                     {recorded(Held, thisBoot, NewNode), cancelled(closedFacts()), true},
+		"held after a reboot":           {recorded(Held, thisBoot, Rebooted), cancelled(closedFacts()), true},
+		"logind is gone":                {recorded(Held, thisBoot, GoingDown), unknown, true},
+		"born held, waiting for logind": {recorded(Held, thisBoot, NewNode), awaits, false},
+		"shutdown, waiting for logind":  {recorded(Held, thisBoot, GoingDown), awaits, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decide(node(c.record, cordoned), c.facts, Policy{}, noon())
+			require.Equal(t, c.held, d.Held, d.Message)
 		})
 	}
 }
@@ -246,6 +298,8 @@ func TestRegisteredWithTaint(t *testing.T) {
 			require.True(t, hasTaint(waiting, key))
 			require.False(t, waiting.Spec.Unschedulable)
 			require.Equal(t, corev1.ConditionTrue, FindCondition(waiting, NetworkHeld).Status)
+			atOnce := Decide(n, readyFacts(), policy, noon())
+			require.Empty(t, atOnce.Annotations, "a node that is not held has no marks")
 			for how, begin := range map[string]*corev1.Node{"held first": waiting, "gates already open": n} {
 				end, err := settle(begin, readyFacts(), policy, unchanged)
 				require.NoError(t, err, how)
@@ -259,6 +313,8 @@ func TestRegisteredWithTaint(t *testing.T) {
 	d := Decide(node(tainted(key)), closedFacts(), Policy{}, noon())
 	require.Equal(t, FirstSeen, d.Record.Reason, "a taint that is not in the policy belongs to another component")
 	require.Empty(t, d.RemoveTaints)
+	d = Decide(node(), closedFacts(), policy, noon())
+	require.Equal(t, NotReadyYet, d.Record.Reason, "a node that registered without the taint")
 }
 
 // TestRestoredTaint: Karpenter restores the startup taints of a NodePool when it registers a

@@ -71,9 +71,8 @@ type HoldCheck struct {
 // knows nothing about the host. Until a hold is overdue, it returns only what an agent would do
 // at once without inspecting the host, and only after an agent had time to do it.
 func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) HoldCheck {
-	value, recorded := n.Annotations[HoldAnnotation]
-	record, err := ParseRecord(value)
-	if !recorded || err != nil {
+	record, err := ParseRecord(n.Annotations[HoldAnnotation])
+	if err != nil {
 		return HoldCheck{} // It is unknown whether Holdfast holds the node.
 	}
 	e := newLeaderEvaluation(n, record, now)
@@ -106,7 +105,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 	default:
 		check.State = HoldWaiting
 	}
-	if r := check.Decision.Record; r != nil && r.Stamps == nil {
+	if r := check.Decision.Record; r != nil {
 		r.Stamps = record.Stamps // The leader does not know for which conditions the gates wait.
 	}
 	check.Decision, check.Event = check.Decision.printable(), check.Event.printable()
@@ -116,7 +115,7 @@ func CheckHold(n *corev1.Node, h HoldHistory, limits HoldLimits, now time.Time) 
 // newLeaderEvaluation returns the evaluation with what the leader knows. It has no policy and no
 // gates, and of the host only what the Node shows.
 func newLeaderEvaluation(n *corev1.Node, record Record, now time.Time) holdEvaluation {
-	e := holdEvaluation{node: n, now: now, record: record, recorded: true}
+	e := holdEvaluation{node: n, now: now, record: record}
 	e.facts.BootID = cmp.Or(n.Status.NodeInfo.BootID, record.BootID)
 	c := FindCondition(n, etcdMemberCondition)
 	if c != nil && c.Status == corev1.ConditionFalse && n.Labels[etcdMemberLabel] == "" {
@@ -129,11 +128,8 @@ func newLeaderEvaluation(n *corev1.Node, record Record, now time.Time) holdEvalu
 // It is false if the record cannot be parsed.
 func IsHoldOver(n *corev1.Node) bool {
 	value, recorded := n.Annotations[HoldAnnotation]
-	if !recorded {
-		return true
-	}
 	record, err := ParseRecord(value)
-	return err == nil && record.State != Held && !hasUnfinishedRelease(n)
+	return !recorded || err == nil && record.State != Held && !hasUnfinishedRelease(n)
 }
 
 // hasAgent reports whether an agent has reported on the node in this boot. The condition
@@ -142,13 +138,10 @@ func IsHoldOver(n *corev1.Node) bool {
 // this boot, or if the leader has observed another report before it.
 func (e holdEvaluation) hasAgent(h HoldHistory) bool {
 	c := FindCondition(e.node, NetworkHeld)
-	switch {
-	case c == nil || c.Reason == AgentMissing || c.Reason == Overdue:
+	if c == nil || c.Reason == AgentMissing || c.Reason == Overdue {
 		return false
-	case c.Reason == GoingDown:
-		return h.HadOtherReport || e.record.BootID == e.facts.BootID
 	}
-	return true
+	return c.Reason != GoingDown || h.HadOtherReport || e.record.BootID == e.facts.BootID
 }
 
 // ReportsShutdown reports whether the condition NetworkHeld has the reason GoingDown.
@@ -194,11 +187,11 @@ func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, 
 		limits.Hold.String()+kept, c.Message, getPodsCommand(limits.Namespace, e.node.Name), releaseAdvice(e.node))}
 }
 
-// releaseOverdue releases the node as if there were no gates. The record states that the
-// leader did so; a later agent then leaves the node alone in this boot.
+// releaseOverdue releases a node that no other component needs closed, as if there were no gates.
+// The record states that the leader did so; a later agent then leaves the node alone in this boot.
 func (e holdEvaluation) releaseOverdue(limits HoldLimits) Decision {
 	d := e.decideHeld()
-	if d.Record == nil || d.Record.Reason != NetworkReady {
+	if d.Record.Reason != NetworkReady {
 		return d // KeepCordonedAnnotation keeps the cordon.
 	}
 	d.Record.Reason = Overdue
@@ -217,15 +210,13 @@ func getPodsCommand(namespace, node string) string {
 // IsBornHeld reports whether the node has been held since its creation, by the policy and not
 // by an agent.
 func IsBornHeld(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	return err == nil && record.State == Held && record.Reason == NewNode
+	record, _ := ParseRecord(n.Annotations[HoldAnnotation])
+	return record.State == Held && record.Reason == NewNode
 }
 
-// IsInFirstBoot reports whether a node was born held and, as far as its record shows, has not
-// rebooted since.
+// IsInFirstBoot reports whether a node was born held and has not rebooted since. Without a boot in
+// the record that is not known.
 func IsInFirstBoot(n *corev1.Node) bool {
-	record, err := ParseRecord(n.Annotations[HoldAnnotation])
-	first := cmp.Or(record.FirstBootID, record.BootID)
-	isLater := first != "" && first != n.Status.NodeInfo.BootID
-	return err == nil && IsBornHeld(n) && !isLater
+	record, _ := ParseRecord(n.Annotations[HoldAnnotation])
+	return IsBornHeld(n) && cmp.Or(record.FirstBootID, record.BootID) == n.Status.NodeInfo.BootID
 }

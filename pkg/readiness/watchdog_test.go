@@ -82,13 +82,37 @@ func TestCheckHold(t *testing.T) {
 		// Not held by Holdfast.
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
 		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
+		{
+			"unreadable record, reported",
+			node(cordoned, raised, reported, annotated(HoldAnnotation, "held")),
+			time.Hour, release,
+			checkOutcome{},
+		},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
 
 		// An agent has two minutes.
 		{"before the agent timeout", born(), agentLate - 1, release, waiting},
 		{"no agent", born(), agentLate, release, missing},
 		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
+		{
+			"agent missing, flannel clears early", node(bornHeld, cordoned, reportedMissing, available("FlannelIsUp")),
+			agentLate, keep, missingNoted,
+		},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
+		{
+			"agent waits since the boot before",
+			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, raised, reported),
+			agentLate, release, waiting.withAgent(),
+		},
+		{
+			"no agent, held after a reboot", node(recorded(Held, thisBoot, Rebooted), booted(thisBoot), cordoned),
+			agentLate, release, missing,
+		},
+		{
+			"no agent, condition of the last boot, flannel clears early",
+			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, shutdown, available("FlannelIsUp")),
+			agentLate, release, missing,
+		},
 		{
 			"condition of the last boot", node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
 			agentLate, keep, missing,
@@ -232,6 +256,23 @@ func TestCheckHoldMessages(t *testing.T) {
 	}
 }
 
+func TestIsHoldOver(t *testing.T) {
+	released := recorded(Released, thisBoot, NetworkReady)
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		over bool
+	}{
+		"no record":             {node(), true},
+		"released":              {node(released, conditioned(NetworkHeld, corev1.ConditionFalse, NotHeld)), true},
+		"held":                  {node(recorded(Held, thisBoot, NewNode)), false},
+		"unreadable":            {node(annotated(HoldAnnotation, "held")), false},
+		"first half, condition": {node(released, unavailable(HeldByHoldfast)), false},
+		"first half, report":    {node(released, conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForCNI)), false},
+	} {
+		require.Equal(t, c.over, IsHoldOver(c.node), name)
+	}
+}
+
 func TestIsBornHeld(t *testing.T) {
 	require.True(t, IsBornHeld(node(recorded(Held, thisBoot, NewNode))))
 	require.False(t, IsBornHeld(node(recorded(Held, thisBoot, Rebooted))))
@@ -254,4 +295,8 @@ func TestIsInFirstBoot(t *testing.T) {
 			}
 		})
 	}
+	in := booted(thisBoot)
+	require.False(t, IsInFirstBoot(node(recorded(Held, "", NewNode), in)), "its boot is not known")
+	require.False(t, IsInFirstBoot(node(recorded(Held, thisBoot, Rebooted), in)), "not born held")
+	require.False(t, IsInFirstBoot(node(in)))
 }

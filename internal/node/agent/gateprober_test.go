@@ -83,7 +83,7 @@ func withEndpoints(t *testing.T, node *corev1.Node, gates *endpoints, act func(*
 // readyNode returns a Node in service.
 func readyNode() *corev1.Node {
 	return &corev1.Node{
-		Spec:   corev1.NodeSpec{PodCIDR: "10.244.1.0/24"},
+		Spec:   corev1.NodeSpec{PodCIDRs: []string{"10.244.1.0/24"}},
 		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	}
 }

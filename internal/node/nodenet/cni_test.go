@@ -390,7 +390,7 @@ func TestBridgeSubnets(t *testing.T) {
 
 // TestPackagedBridgeDoesNotRelease has a node with a container runtime and without flannel.
 func TestPackagedBridgeDoesNotRelease(t *testing.T) {
-	node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true, PodCIDR: "10.244.3.0/24"}}
+	node := &corev1.Node{Spec: corev1.NodeSpec{Unschedulable: true, PodCIDRs: []string{"10.244.3.0/24"}}}
 	node.Annotations = map[string]string{
 		"holdfast.dev/hold": `{"state":"held","bootID":"` + hosttest.BootID + `",` +
 			`"since":"2026-11-20T12:00:00Z","reason":"NewNode"}`,

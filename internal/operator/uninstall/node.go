@@ -201,8 +201,7 @@ func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, er
 		d.Annotations[key] = nil
 	}
 	d.RemoveConditions = []corev1.NodeConditionType{readiness.NetworkHeld, observation.EtcdMemberCondition}
-	reasons := []string{readiness.HeldByHoldfast, readiness.ReleasedByHoldfast, readiness.ReleasedByHand}
-	if c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable); c != nil && slices.Contains(reasons, c.Reason) {
+	if c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable); c != nil && readiness.IsByHoldfast(c) {
 		d.RemoveConditions = append(d.RemoveConditions, c.Type)
 	}
 	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))
