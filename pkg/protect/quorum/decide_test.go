@@ -100,7 +100,19 @@ func TestDecideTarget(t *testing.T) {
 	peerURL := func(url string) func(*v1alpha1.MemberStatus) {
 		return func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{url} }
 	}
+	moved := func(at func(*observation.NodeState)) *quorumtest.Cluster {
+		return quorumtest.Voters(3).Rebound(0, 3).State(3, func(n *observation.NodeState) {
+			*n = observation.NodeState{Known: true, UID: "u4"}
+			at(n)
+		})
+	}
+	unchanged := func(*observation.NodeState) {}
+	without := func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false }
 	for name, c := range map[string]decideCase{
+		"own report, claimed by another Node": {
+			cluster: moved(unchanged).Basis(v1alpha1.BasisClaim, 0).Unhealthy(2), request: without,
+			reason: quorum.QuorumWouldBeLost, members: a,
+		},
 		"rejoined at the address of the removed member": {
 			cluster: quorumtest.Voters(4).Removed(0).Unbound(3).Unhealthy(1).Everywhere(3, peerURL("https://10.0.0.1:2380")),
 			reason:  quorum.QuorumWouldBeLost, members: quorumtest.IDs("d"),

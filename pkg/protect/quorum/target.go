@@ -31,7 +31,7 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	for _, p := range r.places(s.Cluster) {
 		switch {
 		case p.By&place.Target == 0:
-		case !t.isBoundElsewhere(p.Member) || p.By&place.Announced != 0 && t.isDoubtful(p.Member):
+		case !t.isBoundElsewhere(p.Member) || t.isDoubtful(p.Member):
 			t.assigned[p.Member] = true
 		case p.By&place.Announced != 0:
 			t.contested[p.Member] = true
@@ -75,9 +75,8 @@ func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
 	return bound && !isBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
 }
 
-// isDoubtful reports whether a binding of the member may be that of a false claimant. It must
-// not keep another Node that announces the member: the deletion is then decided as if the member
-// were there.
+// isDoubtful reports whether a binding of the member may be that of a false claimant. Then every
+// other source counts too: the deletion is decided as if the member were there.
 func (t requestTarget) isDoubtful(id v1alpha1.MemberID) bool {
 	switch t.Bindings[id].Basis {
 	case v1alpha1.BasisRole, v1alpha1.BasisAddress:
