@@ -84,8 +84,11 @@ func TestDistinctServers(t *testing.T) {
 		"the member is dead":          {mixedCluster().Everywhere(0, unhealthy), nil},
 		"the other one never started": {mixedCluster().Everywhere(3, unstarted), quorumtest.IDs("e")},
 		"unconfirmed lists":           {mixedCluster().Unconfirmed(0, 1, 2), nil},
-		"silent":                      {mixedCluster().Silent(0, 1, 2), nil},
-		"one word, no role":           {mixedCluster().WithoutRoles().Silent(0, 2), nil},
+		"healthy by an unconfirmed list": {
+			mixedCluster().Unconfirmed(0).InList(1, 0, unhealthy).InList(2, 0, unhealthy), nil,
+		},
+		"silent":            {mixedCluster().Silent(0, 1, 2), nil},
+		"one word, no role": {mixedCluster().WithoutRoles().Silent(0, 2), nil},
 		"healthy by one word, no role": {
 			mixedCluster().WithoutRoles().InList(0, 0, unhealthy).InList(1, 0, unhealthy), nil,
 		},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -62,4 +63,22 @@ func TestNoAdviceAgainstData(t *testing.T) {
 	}
 	gone := words.Message(quorum.Decide(quorumtest.Voters(3).Unhealthy(w2).Emptied(w2).View, requests["delete"]))
 	require.Contains(t, gone, "etcdctl member remove b")
+}
+
+// TestSettlesEffectiveGrants: a refusal names only the grants by which members are lost, each with
+// its members.
+func TestSettlesEffectiveGrants(t *testing.T) {
+	w := quorumtest.Voters(3).Granted(1).State(2, quorumtest.Gone)
+	w.Cluster.Spec.Grants = append(w.Cluster.Spec.Grants, v1alpha1.Grant{
+		NodeUID: "u9", Node: "w9", Members: quorumtest.IDs("f"), Addresses: []string{"10.0.0.9"},
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(quorumtest.Noon())},
+	})
+	var found []string
+	for _, s := range quorum.Decide(w.View, quorumtest.Deletion(0)).Facts.Steps {
+		if s.Kind == quorum.StepSettle {
+			require.Len(t, s.Members, 1)
+			found = append(found, string(s.Grant.NodeUID)+" "+string(s.Members[0].ID))
+		}
+	}
+	require.Equal(t, []string{"u2 b"}, found)
 }
