@@ -113,7 +113,7 @@ func TestBind(t *testing.T) {
 		"forged address, roles": {quorumtest.Voters(3).Unbound(0), append(quorumtest.Nodes(3), forger), unchanged, nil},
 		"address of a silent Node, role": {
 			quorumtest.Voters(3).Unbound(0).URLs(0, "https://"+workerAddress+":2380"),
-			append(quorumtest.Nodes(3), observation.AnnouncingNode{Node: "worker", UID: "uw", Addresses: []string{workerAddress}}),
+			append(quorumtest.Nodes(3), observation.AnnouncingNode{Node: "x", UID: "ux", Addresses: []string{workerAddress}}),
 			unchanged, nil,
 		},
 		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},

@@ -33,7 +33,7 @@ func TestObservers(t *testing.T) {
 		"one too many, older ones":     {announcers: crowd, existing: crowd[1:], wanted: crowd[1:], refused: "1 more Nodes"},
 		"one too many, one of bound":   {bound: last, announcers: crowd, wanted: crowd},
 		"name too long":                {bound: long, wanted: []string{}, refused: "has more than 236 characters"},
-		"name too long, and announced": {announcers: []string{long}, wanted: []string{}, refused: "has more than 236 characters"},
+		"name too long, and announced": {announcers: []string{long}, wanted: []string{}, refused: "more than 236 characters"},
 		"longest name":                 {bound: long[1:], wanted: []string{long[1:]}},
 	} {
 		t.Run(name, func(t *testing.T) {

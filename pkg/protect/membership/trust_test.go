@@ -244,8 +244,9 @@ func TestReassess(t *testing.T) {
 	roles, noRoles := modes()["roles"], modes()["no roles"]
 	const elsewhere = "192.168.7.1"
 	worker := func(node string, addresses []string, members ...int) observation.AnnouncingNode {
-		n := observation.AnnouncingNode{Node: node, UID: types.UID(node), Addresses: addresses, Announced: refs(members...)}
-		return n
+		return observation.AnnouncingNode{
+			Node: node, UID: types.UID(node), Addresses: addresses, Announced: refs(members...),
+		}
 	}
 	claim := func(w *quorumtest.Cluster, i int, node string, basis v1alpha1.BindingBasis) {
 		w.Unbound(i).Cluster.Spec.Members = append(w.Cluster.Spec.Members,
@@ -262,7 +263,10 @@ func TestReassess(t *testing.T) {
 		member int
 		want   string
 	}{
-		"address lost": {noRoles, func(_ *quorumtest.Cluster, n nodes) nodes { n[0].Addresses = nil; return n }, 0, "u1 Address"},
+		"address lost": {noRoles, func(_ *quorumtest.Cluster, n nodes) nodes {
+			n[0].Addresses = nil
+			return n
+		}, 0, "u1 Address"},
 		"claim, at the address": {noRoles, func(w *quorumtest.Cluster, n nodes) nodes {
 			w.Basis(v1alpha1.BasisClaim, 0)
 			return n
@@ -290,7 +294,10 @@ func TestReassess(t *testing.T) {
 			n[0].HasRole, n[0].Announced, n[0].Addresses = true, nil, nil
 			return append(n, worker("x", both, 0))
 		}, 0, "x Address"},
-		"role, in no list": {roles, func(w *quorumtest.Cluster, n nodes) nodes { w.WithoutList(all...); return n }, 0, "u1 Role"},
+		"role, in no list": {roles, func(w *quorumtest.Cluster, n nodes) nodes {
+			w.WithoutList(all...)
+			return n
+		}, 0, "u1 Role"},
 		"role taken, in no list": {roles, func(w *quorumtest.Cluster, n nodes) nodes {
 			w.WithoutList(all...)
 			n[0].HasRole = false

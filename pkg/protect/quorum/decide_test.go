@@ -110,7 +110,10 @@ func TestDecideTarget(t *testing.T) {
 		return func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{url} }
 	}
 	moved := func(at func(*observation.NodeState)) *quorumtest.Cluster {
-		return quorumtest.Voters(3).Rebound(0, 3).State(3, func(n *observation.NodeState) { *n = observation.NodeState{Known: true, UID: "u4"}; at(n) })
+		return quorumtest.Voters(3).Rebound(0, 3).State(3, func(n *observation.NodeState) {
+			*n = observation.NodeState{Known: true, UID: "u4"}
+			at(n)
+		})
 	}
 	unchanged := func(*observation.NodeState) {}
 	ref := func(cluster v1alpha1.ClusterID, i int) evidence.MemberRef {
@@ -215,7 +218,7 @@ func TestForce(t *testing.T) {
 	require.Equal(t, quorumtest.IDs("a"), quorum.Force(withoutList, quorumtest.Deletion(0)).Members)
 	others := quorumtest.Deletion(0)
 	others.Announced = append(others.Announced, quorumtest.Deletion(1).Announced...)
-	require.Equal(t, quorumtest.IDs("a", "b"), quorum.Force(withoutList, others).Members, "which Node is wrong is not known")
+	require.Equal(t, quorumtest.IDs("a", "b"), quorum.Force(withoutList, others).Members, "one of two Nodes is wrong")
 	at := quorumtest.Deletion(0)
 	otherNode(quorumtest.Address(0))(&at)
 	old := quorumtest.Voters(3).Unbound(0).Silent(0, 1, 2)

@@ -81,7 +81,7 @@ func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
 
 // Node w1 is deleted without a review, and its member a leaves before the leader writes the grant.
 // So no address of the machine is known, and each member without a Node may be there.
-// TestSameNodeIsNotReplaced: a Node that reports another machine, after a change of its firmware, is
+// TestSameNodeIsNotReplaced: a Node that reports another machine after a change of its firmware is
 // the same Node.
 func TestSameNodeIsNotReplaced(t *testing.T) {
 	g := v1alpha1.Grant{NodeUID: "u1", Node: "w1", SystemUUID: "s"}

@@ -61,8 +61,9 @@ func TestDecideTogether(t *testing.T) {
 			"no two nodes returned the same confirmed member list",
 		},
 		"no member beside a broken cluster": {
-			quorumtest.Voters(3).Unhealthy(1, 2), []quorum.Request{{Node: "w9", UID: "u9", Labelled: true}}, quorum.Yes,
-			quorum.NothingToProtect, "",
+			quorumtest.Voters(3).Unhealthy(1, 2),
+			[]quorum.Request{{Node: "w9", UID: "u9", Labelled: true}},
+			quorum.Yes, quorum.NothingToProtect, "",
 		},
 		"the only voter": {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
 		"a claim of another's member": {
