@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,4 +82,21 @@ func TestSettlesEffectiveGrants(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"u2 b"}, found)
+}
+
+// TestStepsAboutUnknown: a member on a Node that could not be read is not to be removed, and each
+// member that one of the lists lacks is named.
+func TestStepsAboutUnknown(t *testing.T) {
+	f := quorum.Decide(quorumtest.Voters(3).Dead(2).State(2, unread).View, quorumtest.Deletion(0)).Facts
+	require.Empty(t, f.Removable)
+	require.False(t, slices.ContainsFunc(f.Steps, func(s quorum.Step) bool { return s.Kind == quorum.StepRepair }))
+
+	w := quorumtest.Voters(4).Unhealthy(1).RemovedFrom(1, 3).RemovedFrom(2, 2).Silent(3)
+	f = quorum.Decide(w.View, quorumtest.Deletion(0)).Facts
+	at := slices.IndexFunc(f.Steps, func(s quorum.Step) bool { return s.Kind == quorum.StepCompareLists })
+	var ids []v1alpha1.MemberID
+	for _, m := range f.Steps[at].Members {
+		ids = append(ids, m.ID)
+	}
+	require.Equal(t, quorumtest.IDs("c", "d"), ids)
 }

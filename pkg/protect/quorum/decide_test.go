@@ -119,6 +119,8 @@ func TestDecideTarget(t *testing.T) {
 	ref := func(cluster v1alpha1.ClusterID, i int) evidence.MemberRef {
 		return evidence.MemberRef{Cluster: cluster, Member: quorumtest.ID(i)}
 	}
+	unconfirmed := quorumtest.Voters(3).Unbound(0).Unconfirmed(0)
+	unconfirmed.Observer(0).Members = append(unconfirmed.Observer(0).Members, quorumtest.Member(4), quorumtest.Member(5))
 	without := func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false }
 	atAddress := otherNode(quorumtest.Address(0))
 	for name, c := range map[string]decideCase{
@@ -153,6 +155,9 @@ func TestDecideTarget(t *testing.T) {
 		"member of another cluster beside the only observer": {
 			cluster: quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), reason: quorum.NothingToProtect,
 			request: func(r *quorum.Request) { otherNode()(r); r.Announced = append(r.Announced, ref("abc", 0)) },
+		},
+		"unconfirmed list of its own unbound agent": {
+			cluster: unconfirmed, reason: quorum.QuorumKept, members: a,
 		},
 		"drain at its address, no label": {
 			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,

@@ -37,11 +37,10 @@ func newTarget(s Snapshot, r Request) requestTarget {
 			t.contested[p.Member] = true
 		}
 	}
-	for _, o := range ownObservations(s.Cluster, r) {
-		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
-		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
-			t.ownLists = append(t.ownLists, o)
-		}
+	own, _ := s.OwnAnswer(v1alpha1.Binding{Node: r.Node, NodeUID: r.UID})
+	isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == own.Node })
+	if observation.IsConfirmed(own) && !isObserver {
+		t.ownLists = []v1alpha1.Observation{own}
 	}
 	return t
 }
@@ -50,14 +49,6 @@ func newTarget(s Snapshot, r Request) requestTarget {
 // Lists can show that it is.
 func (t requestTarget) decisiveLists() []v1alpha1.Observation {
 	return slices.Concat(t.Lists, t.ownLists)
-}
-
-// ownObservations returns the observations of the agent on the request's Node, whether or not a
-// binding makes the agent an observer.
-func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
-	return slices.DeleteFunc(slices.Clone(c.Observations), func(o v1alpha1.Observation) bool {
-		return o.NodeUID != r.UID || !observation.IsValid(o)
-	})
 }
 
 // isBoundTo reports whether the binding is to the request's node, by name or by UID. A Node that

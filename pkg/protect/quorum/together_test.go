@@ -69,6 +69,9 @@ func TestDecideTogether(t *testing.T) {
 		"a claim of another's member": {
 			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
 		},
+		"a longer list of one observer": {
+			longer(quorumtest.Voters(3), 0).Unhealthy(5, 6), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
+		},
 		"a longer list of its own agent": {
 			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
 		},
