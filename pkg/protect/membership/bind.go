@@ -90,9 +90,8 @@ func Bind(
 // reassess returns the binding as the present lists and announcements support it. That of a Node
 // that is gone stays as it is.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
-	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return isNodeOf(n, b) })
-	isRole := b.Basis == v1alpha1.BasisRole || b.Basis == v1alpha1.BasisDisputed
-	if r.needsRole() && (!isRole || at >= 0 && !r.nodes[at].HasRole) {
+	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
+	if r.needsRole() && (b.Basis != v1alpha1.BasisRole || at >= 0 && !r.nodes[at].HasRole) {
 		b.Basis = v1alpha1.BasisClaim
 	}
 	if at < 0 || !r.isListed(b.MemberID) {
@@ -122,7 +121,7 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 // as much speaks.
 func (r claimReview) isReplaced(b v1alpha1.Binding, own, rival observation.AnnouncingNode) bool {
 	isWeak := b.Basis == v1alpha1.BasisClaim || !r.isEstablished()
-	isWrong := !r.needsRole() && !r.isCredible(own) && r.isCredible(rival)
+	isWrong := !r.isCredible(own) && r.isCredible(rival)
 	return isWrong || isWeak && r.rank(rival, b.MemberID) > r.rank(own, b.MemberID) || r.hasMoved(b)
 }
 
@@ -158,7 +157,7 @@ func (r claimReview) isCredible(n observation.AnnouncingNode) bool {
 // it. Without the Node, the binding keeps what it knows.
 func (r claimReview) identify(b *v1alpha1.Binding) {
 	for _, n := range r.nodes {
-		if isNodeOf(n, *b) {
+		if n.UID == b.NodeUID {
 			b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
 			b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
 			b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
@@ -176,8 +175,6 @@ func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding,
 		best = credible
 	}
 	switch {
-	case len(best) == 0:
-		return nil, nil
 	case !r.isListed(id):
 		return nil, r.refuse(id, claimants, "no confirmed member list of an observer contains the member"+r.awaited)
 	case len(best) > 1:
@@ -196,9 +193,6 @@ func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding,
 func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding, refused []Refusal) {
 	claimants := slices.DeleteFunc(r.claimants(bound.MemberID),
 		func(n observation.AnnouncingNode) bool { return n.UID == bound.NodeUID })
-	if len(claimants) == 0 {
-		return nil, nil
-	}
 	heirs := slices.DeleteFunc(slices.Clone(claimants),
 		func(n observation.AnnouncingNode) bool { return n.Node != bound.Node })
 	if len(heirs) == 0 && bound.Basis == v1alpha1.BasisClaim {
@@ -220,9 +214,6 @@ func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding
 		why = "no confirmed member list of an observer contains the member" + r.awaited
 	default:
 		found := r.bindingTo(heirs[0], bound.MemberID)
-		if found.Basis == v1alpha1.BasisClaim && observation.IsObserver(bound) && !r.needsRole() {
-			found.Basis = v1alpha1.BasisAddress // Only the host of the old Node has its name.
-		}
 		return &found, nil
 	}
 	return nil, r.refuse(bound.MemberID, claimants, why)

@@ -70,6 +70,8 @@ func TestBind(t *testing.T) {
 	silent := observation.AnnouncingNode{Node: "w1", UID: "u1", Addresses: []string{quorumtest.Address(0)}}
 	otherCluster := silent
 	otherCluster.Announced = []evidence.MemberRef{{Cluster: "abc", Member: "a"}}
+	hostOfTwo := append(nodes(2), announcing("worker", "uw", "a", workerAddress))
+	hostOfTwo[0].Announced, hostOfTwo[2].Announced = refs(0, 2), refs(0, 2)
 	reborn := nodes(3)
 	reborn[0].UID = "u1-again"
 	for name, c := range map[string]struct {
@@ -109,11 +111,19 @@ func TestBind(t *testing.T) {
 			"several Nodes are equally likely to run the member: w1, worker", "equally likely",
 		}},
 		"forged address, roles": {quorumtest.Voters(3).Unbound(0), append(quorumtest.Nodes(3), forger), unchanged, nil},
-		"address of no Node":    {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
-		"address 127.0.0.1":     {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
+		"address of a silent Node, role": {
+			quorumtest.Voters(3).Unbound(0).URLs(0, "https://"+workerAddress+":2380"),
+			append(quorumtest.Nodes(3), observation.AnnouncingNode{Node: "x", UID: "ux", Addresses: []string{workerAddress}}),
+			unchanged, nil,
+		},
+		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
+		"address 127.0.0.1":  {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
 		"address of no Node, twice": {
 			three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), with(worker), unboundA,
 			[]string{"equally likely", "equally likely"},
+		},
+		"host of two members beside a worker": {
+			three().Unbound(0).Unbound(2).URLs(2, "https://"+quorumtest.Address(0)+":2381"), hostOfTwo, "a=u1 b=u2 c=u1", nil,
 		},
 		"unlisted member":           {three(), with(announcing("worker", "uw", "f")), unchanged, nil},
 		"member of another cluster": {three().Unbound(0), insteadOfFirst(otherCluster), unboundA, nil},
@@ -146,6 +156,7 @@ func TestTombstoneTakeover(t *testing.T) {
 		return func(w *quorumtest.Cluster) { w.URLs(1, "https://"+host+":2380") }
 	}
 	own := at(quorumtest.Address(1))
+	claimed := func(w *quorumtest.Cluster) { w.Basis(v1alpha1.BasisClaim, 1) }
 	resolvedByHand := func(w *quorumtest.Cluster) {
 		gone := map[string]observation.NodeState{"w2": {Known: true}}
 		grants, bindings, ok := membership.ResolveByHand(w.Cluster, "u2", gone)
@@ -167,6 +178,12 @@ func TestTombstoneTakeover(t *testing.T) {
 		"same name":                {own, announcing("w2", "u2-again", "b", address), "u2-again", ""},
 		"same name, loopback":      {at("127.0.0.1"), announcing("w2", "u2-again", "b", address), "u2-again", ""},
 		"same name, other address": {at("192.168.7.2"), announcing("w2", "u2-again", "b", address), "u2-again", ""},
+		"worker, after a claim":    {claimed, announcing("worker", "uw", "b", workerAddress), "u2", sameName},
+		"same name, after a claim": {claimed, announcing("w2", "u2-again", "b", workerAddress), "u2-again", ""},
+		"same name, in no list": {
+			func(w *quorumtest.Cluster) { w.WithoutList(0, 1, 2) }, announcing("w2", "u2-again", "b", address), "u2",
+			"no confirmed member list of an observer contains the member",
+		},
 		"new name": {
 			own, announcing("renamed", "u9", "b", address), "u2",
 			sameName + " can take it over, or any Node after an operator resolves the grant for UID u2",
@@ -247,6 +264,7 @@ func TestF30EmptiedHost(t *testing.T) {
 		"an earlier Node of the name was emptied": {other, 2, "a=u1 b=u2"},
 		"another host is emptied":                 {cluster().RemovedFrom(1, 0).Emptied(1), 2, "a=u1 b=u2"},
 		"one list of a Node with a role":          {withRole, 2, "b=u2"},
+		"one of two lists of Nodes with a role":   {quorumtest.Voters(3).Unbound(2).RemovedFrom(1, 0), 2, "a=u1 b=u2"},
 		"emptied, with a role, no list":           {withoutList, 2, "a=u1 b=u2"},
 	} {
 		t.Run(name, func(t *testing.T) {

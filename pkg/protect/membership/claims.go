@@ -38,13 +38,13 @@ func ObserversOf(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode) v1
 // claimReview decides which Nodes the members of a cluster are bound to.
 type claimReview struct {
 	snapshot quorum.Snapshot
-	// nodes are those of all Nodes that announce the cluster, or that it names in bindings and
-	// grants. A large cluster has thousands of others.
+	// nodes are those of all Nodes that announce the cluster, or that its bindings name. A large
+	// cluster has thousands of others.
 	nodes, all []observation.AnnouncingNode
 	// lists are the confirmed lists, however old, of observers and of Nodes that may become one.
 	lists []v1alpha1.Observation
-	// needed is from how many Nodes a statement about lists must come. awaited states what is missing
-	// until the first binding, empty if nothing is.
+	// needed is from how many Nodes a statement about lists must come. awaited states what is missing,
+	// empty if nothing is.
 	needed  int
 	awaited string
 }
@@ -57,9 +57,6 @@ func newClaimReview(
 	named := map[string]bool{}
 	for _, b := range c.Spec.Members {
 		named[b.Node] = true
-	}
-	for _, g := range c.Spec.Grants {
-		named[g.Node] = true
 	}
 	r := claimReview{all: nodes}
 	var announcers []string
@@ -78,11 +75,11 @@ func newClaimReview(
 	first := c.CreationTimestamp.Add(firstUseAfter)
 	switch {
 	case r.needsRole():
-	case r.needed == 1 && len(c.Spec.Members) == 0 && now.Before(first):
-		r.needed = 2
-		r.awaited = fmt.Sprintf(": other Nodes may announce the cluster until %s", first.UTC().Format(time.RFC3339))
 	case r.needed == 2:
 		r.awaited = ": two Nodes must publish the same one, or a Node with a role: " + observation.RoleCommand
+	case now.Before(first):
+		r.needed = 2
+		r.awaited = fmt.Sprintf(": other Nodes may announce the cluster until %s", first.UTC().Format(time.RFC3339))
 	}
 	for _, o := range observation.Confirmed(c.Observations) {
 		if observation.IsValid(o) && r.maySpeak(o) {
@@ -111,9 +108,7 @@ func (r claimReview) maySpeak(o v1alpha1.Observation) bool {
 	isBound := slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 		return observation.IsObserver(b) && observation.IsFrom(o, b)
 	})
-	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool {
-		return n.Node == o.Node && n.UID == o.NodeUID && n.UID != ""
-	})
+	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == o.NodeUID })
 	if at < 0 {
 		return isBound
 	}
@@ -135,7 +130,7 @@ func (r claimReview) isEstablished() bool {
 func announcedBy(n observation.AnnouncingNode, c *v1alpha1.EtcdCluster) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, a := range n.Announced {
-		if a.Cluster == observation.ClusterIDOf(c) && n.UID != "" {
+		if a.Cluster == observation.ClusterIDOf(c) {
 			found = append(found, a.Member)
 		}
 	}
@@ -176,11 +171,7 @@ func (r claimReview) claimants(id v1alpha1.MemberID) []observation.AnnouncingNod
 
 // exists reports whether the Node of the binding exists.
 func (r claimReview) exists(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool { return isNodeOf(n, b) })
-}
-
-func isNodeOf(n observation.AnnouncingNode, b v1alpha1.Binding) bool {
-	return n.Node == b.Node && n.UID == b.NodeUID
+	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
 }
 
 // rank orders the Nodes that may run the member: first by their roles, if a role is needed, and

@@ -119,6 +119,10 @@ func TestStaleAnnouncementOfRole(t *testing.T) {
 func TestRoleLater(t *testing.T) {
 	m := modes()["no roles"]
 	w, nodes := m.voters(3), m.nodes(3)
+	leftover := announcing("w4", "u4", "f")
+	leftover.HasRole = true
+	bind(w, append(nodes, leftover))
+	require.Equal(t, v1alpha1.AllNodes, w.Cluster.Spec.Observers, "no list contains its member")
 	nodes[2].HasRole = true
 	bind(w, nodes)
 	require.Equal(t, v1alpha1.NodesWithRole, w.Cluster.Spec.Observers)

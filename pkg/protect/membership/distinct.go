@@ -67,8 +67,8 @@ func recordableMembers(c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNo
 		}
 	}
 	for _, n := range nodes {
-		for _, a := range n.Announced {
-			found[a.Member] = found[a.Member] || a.Cluster == observation.ClusterIDOf(c)
+		for _, id := range announcedBy(n, c) {
+			found[id] = true
 		}
 	}
 	return observation.SortedIDs(found)

@@ -74,6 +74,8 @@ func TestDistinctServers(t *testing.T) {
 		record(w)
 		return w
 	}
+	ofOther := mixedCluster().Silent(0, 1, 2)
+	ofOther.Cluster.Spec.DistinctServers = []v1alpha1.DistinctServer{{MemberID: "b", Others: quorumtest.IDs("d")}}
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		want    []v1alpha1.MemberID
@@ -82,12 +84,16 @@ func TestDistinctServers(t *testing.T) {
 		"the member is dead":          {mixedCluster().Everywhere(0, unhealthy), nil},
 		"the other one never started": {mixedCluster().Everywhere(3, unstarted), quorumtest.IDs("e")},
 		"unconfirmed lists":           {mixedCluster().Unconfirmed(0, 1, 2), nil},
-		"silent":                      {mixedCluster().Silent(0, 1, 2), nil},
-		"one word, no role":           {mixedCluster().WithoutRoles().Silent(0, 2), nil},
+		"healthy by an unconfirmed list": {
+			mixedCluster().Unconfirmed(0).InList(1, 0, unhealthy).InList(2, 0, unhealthy), nil,
+		},
+		"silent":            {mixedCluster().Silent(0, 1, 2), nil},
+		"one word, no role": {mixedCluster().WithoutRoles().Silent(0, 2), nil},
 		"healthy by one word, no role": {
 			mixedCluster().WithoutRoles().InList(0, 0, unhealthy).InList(1, 0, unhealthy), nil,
 		},
 		"no roles":                     {mixedCluster().WithoutRoles(), quorumtest.IDs("d", "e")},
+		"recorded of another member":   {ofOther, nil},
 		"recorded, then silent":        {old().Silent(0, 1, 2), quorumtest.IDs("d", "e")},
 		"recorded, then dead":          {old().Dead(0), quorumtest.IDs("d", "e")},
 		"recorded, then it left":       {old().Removed(3), quorumtest.IDs("e")},
@@ -106,7 +112,8 @@ func TestDistinctServers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var others []v1alpha1.MemberID
-			for _, d := range membership.DistinctServers(c.cluster.View, quorumtest.Nodes(3)) {
+			for _, d := range membership.DistinctServers(c.cluster.View, nil) {
+				require.NotEmpty(t, d.Others)
 				if d.MemberID == "a" {
 					others = d.Others
 				}

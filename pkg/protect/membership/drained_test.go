@@ -51,6 +51,9 @@ func TestF34DrainedNode(t *testing.T) {
 	reboot, departure := open().State(0, quorumtest.Rebooting), open().State(0, quorumtest.Departing)
 	deleting := open().State(0, func(n *observation.NodeState) { n.Deleting = true })
 	moved := open().Rebound(0, 3).State(3, func(n *observation.NodeState) { *n = node("u4") })
+	elsewhere := open().Rebound(0, 3)
+	elsewhere.Nodes["w4"] = observation.NodeState{Known: true, UID: "u4", HasRole: true}
+	elsewhere.Cluster.Observations[0].Node, elsewhere.Cluster.Observations[0].NodeUID = "w4", "u4"
 	down := open().Dead(0)
 	silent := open().Silent(0)
 	unread := open().State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
@@ -98,6 +101,9 @@ func TestF34DrainedNode(t *testing.T) {
 			join(every10s(0, 4, open()), every10s(40*time.Second, 1, unread),
 				every10s(50*time.Second, 4, open())),
 			false, notYet,
+		},
+		"proven on another Node before": {
+			join(every10s(0, 4, elsewhere), every10s(40*time.Second, 1, open())), false, notYet,
 		},
 		"leader that did not probe": {
 			join(every10s(0, 3, open()), every10s(time.Hour, 1, open())), false, notYet,
@@ -199,6 +205,13 @@ func TestDrainedAgain(t *testing.T) {
 	}
 	isResolved, why := membership.Resolve(cluster.View, g, e)
 	require.False(t, isResolved, why)
+
+	e.Return = r
+	e.Opened = quorumtest.Noon()
+	isResolved, why = membership.Resolve(cluster.View, g, e)
+	require.True(t, isResolved, why)
+	isResolved, _ = membership.Resolve(cluster.Unhealthy(0).View, g, e)
+	require.False(t, isResolved, "the last answers are newer than the proofs")
 }
 
 // If the Node of a drain is gone, the rules of a deletion apply, from the time at which the leader
@@ -216,7 +229,7 @@ func TestF37DrainedNodeGone(t *testing.T) {
 	require.Len(t, membership.Tombstones(again.View), 1)
 	for name, cluster := range map[string]*quorumtest.Cluster{
 		"there":    quorumtest.Voters(3).Drained(0),
-		"not read": quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.Known = false }),
+		"not read": quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { *n = observation.NodeState{} }),
 		"deleted":  quorumtest.Voters(3).Granted(0).State(0, quorumtest.Gone),
 	} {
 		require.Empty(t, membership.Tombstones(cluster.View), name)

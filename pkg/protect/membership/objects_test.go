@@ -117,6 +117,18 @@ func TestPlanObjects(t *testing.T) {
 				return all
 			}(), genuine, []string{"f waits: " + limit},
 		},
+		"three of a node": {
+			nil, announcements{"w": {"a", "b", "c"}}, []string{"create a for w", "create b for w", "c waits: " + share},
+		},
+		"fewest nodes": {
+			append(objects(14, true), object("x", "w1", false), object("y", "w2", false)), with(announcements{"w1": {"x"}}),
+			[]string{"create f for e1 instead of y"},
+		},
+		"share of a replaced object": {
+			append(objects(14, true), object("x", "w", false), object("y", "w", false)),
+			with(announcements{"w": {"q"}, "z": {"r"}}),
+			[]string{"create f for e1 instead of x", "create q for w instead of y", "r waits: " + limit},
+		},
 		"two at once": {
 			append(objects(14, true), object("x", "w1", false), object("y", "w2", false)),
 			with(announcements{"e4": {"e"}, "e5": {"e"}}),

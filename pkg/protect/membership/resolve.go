@@ -1,7 +1,6 @@
 package membership
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,7 +38,7 @@ const noListWhy = "no observer has answered with a confirmed member list"
 // HeldSince returns since when every probe has shown the reason for which a grant may end: this
 // probe, or the proof that came last, if each member has returned with the drained node.
 func HeldSince(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) time.Time {
-	if g.Drain == nil || len(quorum.Doors(g)) > 1 {
+	if len(quorum.Doors(g)) > 1 {
 		return e.Now
 	}
 	var last time.Time
@@ -96,7 +95,7 @@ func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (ho
 	switch {
 	case e.Node.Deleting:
 		return fmt.Sprintf("node %s is being deleted", g.Node), false
-	case g.Machine == nil && quorum.IsVoid(deletion, e.Node):
+	case quorum.IsVoid(deletion, e.Node):
 		return fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
 			g.Node), true
 	case e.age() >= quorum.ResolvePresentAfter:
@@ -178,7 +177,7 @@ func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bo
 	switch {
 	case quorum.IsReplaced(g, e.Node):
 		return fmt.Sprintf("node %s is another machine now", g.Node), true
-	case !e.Node.Known || e.Node.UID == g.NodeUID:
+	case !e.Node.Known:
 		return fmt.Sprintf("node %s is not known to be gone", g.Node), false
 	case e.age() < quorum.ResolveMovedAfter:
 		return fmt.Sprintf("the machine of node %s may join again until %s", g.Node,
@@ -195,8 +194,8 @@ func resolveMember(
 	if !observation.IsListedByAny(s.Lists, id) {
 		return fmt.Sprintf("member %s has left the member list", id), true
 	}
-	b, isBound := s.Bindings[id]
-	if !isBound || b.NodeUID == g.NodeUID || quorum.NodeProblem(b.NodeUID, s.Nodes[b.Node]) != quorum.NoProblem {
+	b := s.Bindings[id]
+	if b.NodeUID == g.NodeUID || quorum.NodeProblem(b.NodeUID, s.Nodes[b.Node]) != quorum.NoProblem {
 		return fmt.Sprintf("member %s is still in the member list, and no other Node is known to run it", id), false
 	}
 	since := e.ProvenSince[id]
@@ -231,16 +230,16 @@ func SelfProven(v quorum.View) []v1alpha1.MemberID {
 // statements do not count.
 func isSelfProven(s quorum.Snapshot, id v1alpha1.MemberID) bool {
 	isHealthy := func(m v1alpha1.MemberStatus) bool { return m.Healthy }
-	own, isAnswered := s.OwnAnswer(s.Bindings[id])
-	m, found := observation.FindMember(own, id)
-	return s.IsClean(id) && !s.Corrupt[id] && isAnswered && found && m.Healthy && s.Proves(id, isHealthy)
+	own, _ := s.OwnAnswer(s.Bindings[id])
+	m, _ := observation.FindMember(own, id)
+	return s.IsClean(id) && !s.Corrupt[id] && m.Healthy && s.Proves(id, isHealthy)
 }
 
 // ResolveByHand returns the grants and bindings that remain when an operator resolves the grant
 // of a Node UID. The grant ends. If the Node is gone, its bindings end too: otherwise its members
 // would stay lost, and Tombstones would return the grant again. From then on these members count by
 // probe, like members that never had a Node. A Node that could not be read counts as existing. ok
-// is false if no grant names the UID.
+// is false if no grant names the UID. The rest means nothing then.
 func ResolveByHand(
 	c *v1alpha1.EtcdCluster, uid types.UID, nodes map[string]observation.NodeState,
 ) (grants []v1alpha1.Grant, bindings []v1alpha1.Binding, ok bool) {
@@ -253,7 +252,7 @@ func ResolveByHand(
 	}
 	for _, b := range c.Spec.Members {
 		n := nodes[b.Node]
-		if !ok || b.NodeUID != uid || !n.Known || n.UID == uid {
+		if b.NodeUID != uid || !n.Known || n.UID == uid {
 			bindings = append(bindings, b)
 		}
 	}
@@ -262,10 +261,10 @@ func ResolveByHand(
 
 // Tombstones returns the grants that must be written because a bound Node is gone without one. The
 // members of such a Node are lost, and they must stay lost when the binding passes to another Node.
-// The grants are sorted by Node UID. The writer sets the time of the door Gone where it is zero. An
-// existing grant that lacks members is returned with them: it replaces the grant with the same Node
-// UID. The door Gone is added to a grant for a drain or a removal whose Node is gone. A member that
-// left its cluster before its Node went is not lost: Bind ends its binding.
+// The writer sets the time of the door Gone where it is zero. An existing grant that lacks members,
+// or that only allows a drain or a removal, is returned with them and this door: it replaces the
+// grant with the same Node UID. A member that left its cluster before its Node went is not lost:
+// Bind ends its binding.
 //
 // The states must come from reads without a cache. For a Node that could not be read, no grant is
 // returned.
@@ -283,7 +282,6 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 			found = append(found, tombstoneOf(c, b))
 		}
 		found[i].Members = append(found[i].Members, b.MemberID)
-		slices.Sort(found[i].Members)
 		found[i].Addresses = quorum.MachineAddresses(c, found[i].Members, found[i].Addresses)
 	}
 	for _, g := range c.Spec.Grants {
@@ -292,7 +290,6 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 			found = append(found, asGone(g))
 		}
 	}
-	slices.SortFunc(found, func(a, b v1alpha1.Grant) int { return cmp.Compare(a.NodeUID, b.NodeUID) })
 	return found
 }
 
@@ -300,7 +297,7 @@ func Tombstones(v quorum.View) []v1alpha1.Grant {
 // of the Node, and its time is not the time from which the machine may join again.
 func asGone(g v1alpha1.Grant) v1alpha1.Grant {
 	g = *g.DeepCopy()
-	if g.Delete == nil && g.Machine == nil && g.Gone == nil {
+	if !quorum.AllowsDeletion(g) {
 		g.Gone = &v1alpha1.Door{}
 	}
 	return g
@@ -313,10 +310,10 @@ func tombstoneOf(c *v1alpha1.EtcdCluster, b v1alpha1.Binding) v1alpha1.Grant {
 			return asGone(g)
 		}
 	}
-	return asGone(v1alpha1.Grant{
-		NodeUID: b.NodeUID, Node: b.Node,
+	return v1alpha1.Grant{
+		NodeUID: b.NodeUID, Node: b.Node, Gone: &v1alpha1.Door{},
 		MachineID: b.MachineID, SystemUUID: b.SystemUUID, ProviderID: b.ProviderID,
-	})
+	}
 }
 
 // maxProbeGap is the longest time between two probes of a node that returns. After a longer one,
@@ -343,7 +340,7 @@ type NodeReturn struct {
 // after the one that first found the node open.
 func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeReturn {
 	n := v.Nodes[g.Node]
-	if g.Drain == nil || !n.Known || n.UID != g.NodeUID || n.Closed() != "" {
+	if g.Drain == nil || !n.Known || n.Closed() != "" {
 		return NodeReturn{}
 	}
 	next := NodeReturn{doors: quorum.Doors(g), probedAt: now}

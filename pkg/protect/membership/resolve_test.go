@@ -196,6 +196,10 @@ func TestSelfProven(t *testing.T) {
 // F12: a host that never comes back does not block deletions for good.
 func TestResolveByHand(t *testing.T) {
 	w := quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0)
+	beside := quorumtest.CopyOf(w.Granted(1).View)
+	others, _, _ := membership.ResolveByHand(beside.Cluster, "u1", beside.Nodes)
+	require.Equal(t, beside.Cluster.Spec.Grants[1:], others, "the other grant stays")
+	w.Cluster.Spec.Grants = w.Cluster.Spec.Grants[:1]
 	quorumtest.RequireRefused(t, w, quorumtest.Deletion(1), "not before 2026-05-01T12:03:00Z, and only if "+
 		"etcd1 (a) keeps running, on the same machine or on another one that stays: kubectl holdfast settle w1\n"+
 		"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster cdf818194e3a8c32 holdfast.dev/settle=u1")
@@ -232,6 +236,8 @@ func TestTombstones(t *testing.T) {
 	both.Members, both.Addresses = quorumtest.IDs("b", "c"), []string{"10.0.0.2", "10.0.0.3"}
 	drained := *both.DeepCopy()
 	drained.Delete, drained.Drain, drained.Gone = nil, both.Delete, &v1alpha1.Door{}
+	goneAfterDrain := quorumtest.DrainGrantFor(2)
+	goneAfterDrain.Gone = &v1alpha1.Door{}
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
 	unlisted := []v1alpha1.Grant{
 		{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b"), Gone: &v1alpha1.Door{}},
@@ -246,10 +252,14 @@ func TestTombstones(t *testing.T) {
 		"not read":               {state(observation.NodeState{}), nil},
 		"being deleted":          {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
 		"granted":                {gone(1).Granted(1), nil},
+		"beside another grant":   {gone(1).Granted(0), lost},
 		"two members":            {gone(1).Rebound(2, 1), []v1alpha1.Grant{grant("u2", "w2", "b", "c")}},
 		"granted for one of two": {gone(1).Rebound(2, 1).Granted(1), []v1alpha1.Grant{both}},
 		"F37 drained, lacks a member": {
 			gone(1).Rebound(2, 1).Drained(1).State(1, quorumtest.Gone), []v1alpha1.Grant{drained},
+		},
+		"F37 drained, beside one without a grant": {
+			gone(1).Drained(2).State(2, quorumtest.Gone), []v1alpha1.Grant{lost[0], goneAfterDrain},
 		},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},

@@ -2,10 +2,12 @@ package quorum_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -62,4 +64,39 @@ func TestNoAdviceAgainstData(t *testing.T) {
 	}
 	gone := words.Message(quorum.Decide(quorumtest.Voters(3).Unhealthy(w2).Emptied(w2).View, requests["delete"]))
 	require.Contains(t, gone, "etcdctl member remove b")
+}
+
+// TestSettlesEffectiveGrants: a refusal names only the grants by which members are lost, each with
+// its members.
+func TestSettlesEffectiveGrants(t *testing.T) {
+	w := quorumtest.Voters(3).Granted(1).State(2, quorumtest.Gone)
+	w.Cluster.Spec.Grants = append(w.Cluster.Spec.Grants, v1alpha1.Grant{
+		NodeUID: "u9", Node: "w9", Members: quorumtest.IDs("f"), Addresses: []string{"10.0.0.9"},
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(quorumtest.Noon())},
+	})
+	var found []string
+	for _, s := range quorum.Decide(w.View, quorumtest.Deletion(0)).Facts.Steps {
+		if s.Kind == quorum.StepSettle {
+			require.Len(t, s.Members, 1)
+			found = append(found, string(s.Grant.NodeUID)+" "+string(s.Members[0].ID))
+		}
+	}
+	require.Equal(t, []string{"u2 b"}, found)
+}
+
+// TestStepsAboutUnknown: a member on a Node that could not be read is not to be removed, and each
+// member that one of the lists lacks is named.
+func TestStepsAboutUnknown(t *testing.T) {
+	f := quorum.Decide(quorumtest.Voters(3).Dead(2).State(2, unread).View, quorumtest.Deletion(0)).Facts
+	require.Empty(t, f.Removable)
+	require.False(t, slices.ContainsFunc(f.Steps, func(s quorum.Step) bool { return s.Kind == quorum.StepRepair }))
+
+	w := quorumtest.Voters(4).Unhealthy(1).RemovedFrom(1, 3).RemovedFrom(2, 2).Silent(3)
+	f = quorum.Decide(w.View, quorumtest.Deletion(0)).Facts
+	at := slices.IndexFunc(f.Steps, func(s quorum.Step) bool { return s.Kind == quorum.StepCompareLists })
+	var ids []v1alpha1.MemberID
+	for _, m := range f.Steps[at].Members {
+		ids = append(ids, m.ID)
+	}
+	require.Equal(t, quorumtest.IDs("c", "d"), ids)
 }

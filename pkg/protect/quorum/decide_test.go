@@ -50,6 +50,7 @@ func otherNode(addresses ...string) func(*quorum.Request) {
 func TestDecide(t *testing.T) {
 	a := quorumtest.IDs("a")
 	unstarted := func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs = "", nil }
+	learner := func(m *v1alpha1.MemberStatus) { m.Learner = true }
 	alarm := func(name string) func(*v1alpha1.MemberStatus) {
 		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
 	}
@@ -74,6 +75,14 @@ func TestDecide(t *testing.T) {
 			text:    "which may have a member on node w9: no agent returned",
 			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
 		},
+		"lists with another learner, no role": {
+			cluster: quorumtest.Voters(3).WithoutRoles().Silent(2).InList(0, 2, learner), reason: quorum.CannotSee, members: a,
+			text: "no two nodes returned the same confirmed member list",
+		},
+		"lists with another unstarted member, no role": {
+			cluster: quorumtest.Voters(3).WithoutRoles().Silent(2).InList(0, 2, unstarted), reason: quorum.CannotSee, members: a,
+			text: "no two nodes returned the same confirmed member list",
+		},
 	} {
 		t.Run(name, c.run)
 	}
@@ -96,7 +105,64 @@ func TestDecideTarget(t *testing.T) {
 	peerURL := func(url string) func(*v1alpha1.MemberStatus) {
 		return func(m *v1alpha1.MemberStatus) { m.PeerURLs = []string{url} }
 	}
+	moved := func(at func(*observation.NodeState)) *quorumtest.Cluster {
+		return quorumtest.Voters(3).Rebound(0, 3).State(3, func(n *observation.NodeState) {
+			*n = observation.NodeState{Known: true, UID: "u4"}
+			at(n)
+		})
+	}
+	unchanged := func(*observation.NodeState) {}
+	ref := func(cluster v1alpha1.ClusterID, i int) evidence.MemberRef {
+		return evidence.MemberRef{Cluster: cluster, Member: quorumtest.ID(i)}
+	}
+	unconfirmed := quorumtest.Voters(3).Unbound(0).Unconfirmed(0)
+	unconfirmed.Observer(0).Members = append(unconfirmed.Observer(0).Members, quorumtest.Member(4), quorumtest.Member(5))
+	without := func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false }
+	atAddress := otherNode(quorumtest.Address(0))
 	for name, c := range map[string]decideCase{
+		"own report, claimed by another Node": {
+			cluster: moved(unchanged).Basis(v1alpha1.BasisClaim, 0).Unhealthy(2), request: without,
+			reason: quorum.QuorumWouldBeLost, members: a,
+		},
+		"announced, bound to a Node that is gone": {
+			cluster: moved(quorumtest.Gone), reason: quorum.QuorumKept, members: a,
+		},
+		"at its address, bound to a Node that is gone": {
+			cluster: moved(quorumtest.Gone), request: atAddress, reason: quorum.QuorumKept, members: a,
+		},
+		"granted, and moved": {
+			cluster: moved(unchanged).Granted(0), request: without, reason: quorum.NothingToProtect,
+		},
+		"bound to a younger Node of the name": {
+			cluster: quorumtest.Voters(3).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
+			request: func(r *quorum.Request) { without(r); r.UID = "u1-before" },
+		},
+		"another's member beside its own": {
+			cluster: quorumtest.Voters(3).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: quorumtest.IDs("a", "b"),
+			request: func(r *quorum.Request) { r.Announced = append(r.Announced, ref(quorumtest.ClusterID, 1)) },
+		},
+		"another's member, which has left": {
+			cluster: quorumtest.Voters(3).Removed(1), reason: quorum.NothingToProtect,
+			request: func(r *quorum.Request) {
+				otherNode()(r)
+				r.Announced = append(r.Announced, ref(quorumtest.ClusterID, 1))
+			},
+		},
+		"member of another cluster beside the only observer": {
+			cluster: quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), reason: quorum.NothingToProtect,
+			request: func(r *quorum.Request) { otherNode()(r); r.Announced = append(r.Announced, ref("abc", 0)) },
+		},
+		"unconfirmed list of its own unbound agent": {
+			cluster: unconfirmed, reason: quorum.QuorumKept, members: a,
+		},
+		"drain at its address, no label": {
+			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
+			request: func(r *quorum.Request) { atAddress(r); r.Labelled, r.Door = false, quorum.DoorDrain },
+		},
+		"at its address, no label, where addresses count": {
+			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
+			request: func(r *quorum.Request) { atAddress(r); r.Labelled, r.CountAddresses = false, true },
+		},
 		"rejoined at the address of the removed member": {
 			cluster: quorumtest.Voters(4).Removed(0).Unbound(3).Unhealthy(1).Everywhere(3, peerURL("https://10.0.0.1:2380")),
 			reason:  quorum.QuorumWouldBeLost, members: quorumtest.IDs("d"),
@@ -151,4 +217,38 @@ func TestForce(t *testing.T) {
 	require.Equal(t, quorumtest.IDs("a", "f"), quorum.Force(quorumtest.Voters(3).Removed(0).View, r).Members)
 	withoutList := quorumtest.Voters(3).WithoutList(0, 1, 2).View
 	require.Equal(t, quorumtest.IDs("a"), quorum.Force(withoutList, quorumtest.Deletion(0)).Members)
+	others := quorumtest.Deletion(0)
+	others.Announced = append(others.Announced, quorumtest.Deletion(1).Announced...)
+	require.Equal(t, quorumtest.IDs("a", "b"), quorum.Force(withoutList, others).Members, "one of two Nodes is wrong")
+	at := quorumtest.Deletion(0)
+	otherNode(quorumtest.Address(0))(&at)
+	old := quorumtest.Voters(3).Unbound(0).Silent(0, 1, 2)
+	require.Equal(t, quorumtest.IDs("a"), quorum.Force(old.View, at).Members, "by old lists")
+}
+
+// TestCombine: one refusal refuses, and only an allowed loss of members needs a grant.
+func TestCombine(t *testing.T) {
+	nothing := quorum.Verdict{Allowed: true, Reason: quorum.NothingToProtect}
+	kept := quorum.Verdict{Allowed: true, Reason: quorum.QuorumKept, Members: quorumtest.IDs("a")}
+	lost := quorum.Verdict{Reason: quorum.QuorumWouldBeLost, Members: quorumtest.IDs("b")}
+	for name, c := range map[string]struct {
+		verdicts   []quorum.Verdict
+		isAllowed  bool
+		reason     quorum.Reason
+		needsGrant bool
+	}{
+		"none":                {},
+		"nothing to protect":  {[]quorum.Verdict{nothing}, true, quorum.NothingToProtect, false},
+		"kept":                {[]quorum.Verdict{nothing, kept}, true, quorum.NothingToProtect, true},
+		"a refusal at last":   {[]quorum.Verdict{kept, lost}, false, quorum.QuorumWouldBeLost, false},
+		"a refusal at first":  {[]quorum.Verdict{lost, kept}, false, quorum.QuorumWouldBeLost, false},
+		"a refusal beside no": {[]quorum.Verdict{nothing, lost}, false, quorum.QuorumWouldBeLost, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := quorum.Combine(c.verdicts)
+			require.Equal(t, c.isAllowed, d.Allowed)
+			require.Equal(t, c.reason, d.Reason)
+			require.Equal(t, c.needsGrant, d.NeedsGrant())
+		})
+	}
 }

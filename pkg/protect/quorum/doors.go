@@ -151,11 +151,8 @@ func IsVoid(g v1alpha1.Grant, n observation.NodeState) bool {
 
 // withoutVoid returns the cluster without the grants that are void.
 func withoutVoid(c *v1alpha1.EtcdCluster, nodes map[string]observation.NodeState) *v1alpha1.EtcdCluster {
-	isVoid := func(g v1alpha1.Grant) bool { return IsVoid(g, nodes[g.Node]) }
-	if !slices.ContainsFunc(c.Spec.Grants, isVoid) {
-		return c
-	}
 	open := *c
-	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants), isVoid)
+	open.Spec.Grants = slices.DeleteFunc(slices.Clone(c.Spec.Grants),
+		func(g v1alpha1.Grant) bool { return IsVoid(g, nodes[g.Node]) })
 	return &open
 }

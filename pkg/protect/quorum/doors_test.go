@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
@@ -130,6 +131,9 @@ func TestWithGrows(t *testing.T) {
 	got = quorum.With(v, old, req, nil)
 	require.Equal(t, []string{"m0", "s0", "cloud:///0"}, []string{got.MachineID, got.SystemUUID, got.ProviderID})
 	require.Equal(t, []v1alpha1.MemberID{"a"}, got.Members)
+	require.Equal(t, quorumtest.IDs("a", "d"), quorum.With(v, old, req, quorumtest.IDs("d", "a")).Members, "a set")
+	first := quorum.With(v, v1alpha1.Grant{}, req, quorumtest.IDs("d"))
+	require.Equal(t, "w1 u1", first.Node+" "+string(first.NodeUID))
 }
 
 // TestDoors: the door that was opened last is the last one, and each kind describes what shuts it.
@@ -146,6 +150,12 @@ func TestDoors(t *testing.T) {
 	require.Equal(t, []quorum.DoorKind{
 		quorum.DoorRemove, quorum.DoorMachine, quorum.DoorDelete, quorum.DoorGone, quorum.DoorDrain,
 	}, kinds)
+	require.True(t, quorum.AreSame(quorum.Doors(g), quorum.Doors(g)))
+	elsewhere := *g.DeepCopy()
+	elsewhere.Drain.Time.Time = elsewhere.Drain.Time.In(time.FixedZone("CEST", 7200))
+	require.True(t, quorum.AreSame(quorum.Doors(g), quorum.Doors(elsewhere)))
+	elsewhere.Drain.BreakGlass = true
+	require.False(t, quorum.AreSame(quorum.Doors(g), quorum.Doors(elsewhere)), "opened again in the same second")
 	require.Equal(t, at(4).Time, quorum.LastOpened(g))
 	require.Zero(t, quorum.LastOpened(v1alpha1.Grant{}))
 	require.True(t, quorum.IsDrainOnly(v1alpha1.Grant{Drain: at(1)}))

@@ -205,7 +205,7 @@ func (s Snapshot) missingLists() MissingList {
 func (s Snapshot) agentOf(b v1alpha1.Binding) AgentState {
 	state := AgentState{Binding: b, Answer: AgentNeverReported}
 	isObserver := func(other v1alpha1.Binding) bool {
-		return other.Node == b.Node && other.NodeUID == b.NodeUID && observation.IsObserver(other)
+		return other.NodeUID == b.NodeUID && observation.IsObserver(other)
 	}
 	accepted := observation.Accepted(s.Cluster)
 	last := slices.IndexFunc(accepted, func(o v1alpha1.Observation) bool { return o.Node == b.Node })
@@ -259,7 +259,7 @@ func unboundMessage(c *v1alpha1.EtcdCluster) string {
 func distinctNodes(bindings []v1alpha1.Binding) []v1alpha1.Binding {
 	var found []v1alpha1.Binding
 	for _, b := range bindings {
-		if !slices.ContainsFunc(found, func(f v1alpha1.Binding) bool { return f.Node == b.Node && f.NodeUID == b.NodeUID }) {
+		if !slices.ContainsFunc(found, func(f v1alpha1.Binding) bool { return f.NodeUID == b.NodeUID }) {
 			found = append(found, b)
 		}
 	}
@@ -293,7 +293,7 @@ func (t requestTarget) etcdctlHost() EtcdctlHost {
 // else by the agent whose etcdctl command is shown.
 func (t requestTarget) distributionOf(id v1alpha1.MemberID, host EtcdctlHost) v1alpha1.Distribution {
 	for _, o := range observation.Accepted(t.Cluster) {
-		isOwn := o.LocalMember == id && observation.IsFrom(o, t.Bindings[id])
+		isOwn := observation.IsFrom(o, t.Bindings[id])
 		if a := evidence.SafeAccess(o.Access); isOwn && a != nil {
 			return a.Distribution
 		}
@@ -304,7 +304,6 @@ func (t requestTarget) distributionOf(id v1alpha1.MemberID, host EtcdctlHost) v1
 // factsOf returns the facts of a verdict that the tally decides, with the steps if it refuses.
 func (t requestTarget) factsOf(tally Tally) Facts {
 	f := Facts{Finding: FoundTally, Request: t.Request, Host: t.etcdctlHost()}
-	tally.Members = slices.Clone(tally.Members)
 	for i := range tally.Members {
 		m := &tally.Members[i]
 		m.Distribution, m.FoundOn = t.distributionOf(m.ID, f.Host), t.finderOf(m.ID)

@@ -103,7 +103,7 @@ func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) Problem {
 	hosts, isUnlocated := s.unlocatedHosts[id]
 	isNode := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
 	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }
-	isYounger := func(b v1alpha1.Binding) bool { return b.Node == g.Node && b.NodeUID == n.UID }
+	isYounger := func(b v1alpha1.Binding) bool { return b.NodeUID == n.UID }
 	isAtMachine := func(host string) bool { return slices.Contains(g.Addresses, host) }
 	isDistinct := func(d v1alpha1.DistinctServer) bool {
 		return slices.Contains(g.Members, d.MemberID) && slices.Contains(d.Others, id)
@@ -158,15 +158,12 @@ func MachineAddresses(c *v1alpha1.EtcdCluster, ids []v1alpha1.MemberID, nodeAddr
 // name of the grant's Node.
 func IsReplaced(g v1alpha1.Grant, n observation.NodeState) bool {
 	machine := observation.NewMachine(g.MachineID, g.SystemUUID)
-	return n.Known && n.UID != "" && n.UID != g.NodeUID && machine.IsOther(n.Machine)
+	return n.UID != g.NodeUID && machine.IsOther(n.Machine)
 }
 
 // unlocatedHosts returns the hosts of the peer URLs of the members that are not located, according
-// to all confirmed lists of observers. Only grants need them.
+// to all confirmed lists of observers.
 func unlocatedHosts(c *v1alpha1.EtcdCluster) map[v1alpha1.MemberID][]string {
-	if len(c.Spec.Grants) == 0 {
-		return nil
-	}
 	found := map[v1alpha1.MemberID][]string{}
 	for _, o := range observation.Confirmed(observation.Accepted(c)) {
 		for _, m := range o.Members {

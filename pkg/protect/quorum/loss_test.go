@@ -85,6 +85,16 @@ func unread(n *observation.NodeState)   { *n = observation.NodeState{} }
 
 // Node w1 is deleted without a review, and its member a leaves before the leader writes the grant.
 // So no address of the machine is known, and each member without a Node may be there.
+// TestSameNodeIsNotReplaced: a Node that reports another machine after a change of its firmware is
+// the same Node.
+func TestSameNodeIsNotReplaced(t *testing.T) {
+	g := v1alpha1.Grant{NodeUID: "u1", Node: "w1", SystemUUID: "s"}
+	n := observation.NodeState{Known: true, UID: "u1", Machine: observation.NewMachine("", "t")}
+	require.False(t, quorum.IsReplaced(g, n))
+	n.UID = "u1-again"
+	require.True(t, quorum.IsReplaced(g, n))
+}
+
 // F56, F85, F95: the grant knew no address or ID of the machine, because the Node went without a
 // review, or a drain added a member: the machine joined again, and counted.
 func TestF56UnknownMachine(t *testing.T) {
@@ -99,6 +109,12 @@ func TestF56UnknownMachine(t *testing.T) {
 	distinct := unknown()
 	distinct.Cluster.Spec.DistinctServers = []v1alpha1.DistinctServer{{MemberID: "a", Others: quorumtest.IDs("d")}}
 	quorumtest.RequireAllowed(t, distinct, quorumtest.Deletion(1))
+	for _, d := range []v1alpha1.DistinctServer{
+		{MemberID: "b", Others: quorumtest.IDs("d")}, {MemberID: "a", Others: quorumtest.IDs("c")},
+	} {
+		distinct.Cluster.Spec.DistinctServers = []v1alpha1.DistinctServer{d}
+		require.False(t, quorum.Decide(distinct.View, quorumtest.Deletion(1)).Allowed, d)
+	}
 	replaced := unknown().State(0, func(n *observation.NodeState) {
 		n.UID, n.Machine = "u1-again", observation.NewMachine("m", "t")
 	})
@@ -241,6 +257,8 @@ func TestF94GrantOfOtherCluster(t *testing.T) {
 			"by alice was allowed at 2026-05-01T12:00:00Z, which had a member of etcd cluster 01d too")
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(1))
 	old.Spec.Grants[0].NodeUID = "u2 of an earlier Node"
+	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(0))
+	restored.Others = []*v1alpha1.EtcdCluster{quorumtest.Voters(3).Granted(1).Cluster}
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(0))
 }
 

@@ -32,8 +32,7 @@ type Snapshot struct {
 	others []*v1alpha1.EtcdCluster
 	// possibleNodes are the Nodes where the members may run that are not located.
 	possibleNodes []v1alpha1.Binding
-	// unlocatedHosts are the hosts of the peer URLs of members that are not located. It is empty if
-	// the cluster has no grant.
+	// unlocatedHosts are the hosts of the peer URLs of members that are not located.
 	unlocatedHosts map[v1alpha1.MemberID][]string
 	// needed is from how many Nodes a statement must come, so that it counts.
 	needed int
@@ -81,9 +80,8 @@ func NewSnapshot(v View, nodes ...string) Snapshot {
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
 	for _, o := range s.Answers {
 		for _, m := range o.Members {
-			s.proven[m.ID] = s.proven[m.ID] ||
-				(m.Healthy && s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }))
-			s.Corrupt[m.ID] = s.Corrupt[m.ID] || (isCorrupt(m) && s.Counts(s.answersWith(m.ID, isCorrupt)))
+			s.proven[m.ID] = s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner })
+			s.Corrupt[m.ID] = s.Counts(s.answersWith(m.ID, isCorrupt))
 		}
 	}
 	return s
@@ -115,12 +113,12 @@ func (s Snapshot) Pending() []string {
 	var nodes []string
 	for _, b := range s.Cluster.Spec.Members {
 		isCandidate := observation.IsObserver(b) && !s.hasAnswered(b) && s.mayExist(b)
-		if n := s.Nodes[b.Node]; isCandidate && (!n.Known || s.maySpeak(n)) && !slices.Contains(nodes, b.Node) {
+		if n := s.Nodes[b.Node]; isCandidate && (!n.Known || s.maySpeak(n)) {
 			nodes = append(nodes, b.Node)
 		}
 	}
 	slices.Sort(nodes)
-	return nodes
+	return slices.Compact(nodes)
 }
 
 // mayExist reports whether the Node of the binding is not known to be gone.
@@ -143,7 +141,7 @@ func isFrom(b v1alpha1.Binding) func(v1alpha1.Observation) bool {
 // observer.
 func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, isAnswered bool) {
 	for _, o := range s.Cluster.Observations {
-		if observation.IsFrom(o, b) && b.NodeUID != "" && observation.IsValid(o) && observation.IsAnswer(o, s.nonces) {
+		if observation.IsFrom(o, b) && observation.IsValid(o) && observation.IsAnswer(o, s.nonces) {
 			return o, true
 		}
 	}
@@ -167,7 +165,7 @@ func (s Snapshot) finderOf(id v1alpha1.MemberID) string {
 func (s Snapshot) proofOf(id v1alpha1.MemberID) Proof {
 	p := s.probeError(id)
 	isProof := func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner }
-	if proofs := s.answersWith(id, isProof); len(proofs) > 0 && !s.Counts(proofs) {
+	if proofs := s.answersWith(id, isProof); len(proofs) > 0 {
 		p.OnlyBy = proofs[0].Node
 	}
 	b, bound := s.Bindings[id]
@@ -216,11 +214,11 @@ func (s Snapshot) Proves(id v1alpha1.MemberID, condition func(v1alpha1.MemberSta
 	if s.Counts(statements) {
 		return true
 	}
-	b, bound := s.Bindings[id]
-	return bound && observation.IsLocated(s.Cluster, id) && slices.ContainsFunc(statements, isFrom(b)) &&
+	b := s.Bindings[id]
+	return observation.IsLocated(s.Cluster, id) && slices.ContainsFunc(statements, isFrom(b)) &&
 		slices.ContainsFunc(s.Lists, func(o v1alpha1.Observation) bool {
-			m, isListed := observation.FindMember(o, id)
-			return isListed && !observation.IsFrom(o, b) && observation.IsLocalOnly(m)
+			m, _ := observation.FindMember(o, id)
+			return !observation.IsFrom(o, b) && observation.IsLocalOnly(m)
 		})
 }
 
@@ -234,13 +232,14 @@ func (s Snapshot) IsClean(id v1alpha1.MemberID) bool {
 	}))
 }
 
-// answersWith returns the answers in which the member's entry satisfies the condition.
+// answersWith returns the answers in which the member's entry satisfies the condition. The zero
+// value, of a member that is not listed, must not satisfy it.
 func (s Snapshot) answersWith(
 	id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool,
 ) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
-		m, isListed := observation.FindMember(o, id)
-		return !isListed || !condition(m)
+		m, _ := observation.FindMember(o, id)
+		return !condition(m)
 	})
 }
 

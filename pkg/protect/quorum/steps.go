@@ -19,7 +19,7 @@ func (t Tally) removableMembers() []MemberState {
 
 // isSafeWithout reports whether the deletion would be allowed if these members left the list.
 func (t Tally) isSafeWithout(removed []MemberState) bool {
-	return len(removed) > 0 && t.isSafeWithVoters(t.Voters-len(removed), t.Healthy)
+	return t.isSafeWithVoters(t.Voters-len(removed), t.Healthy)
 }
 
 // waitSteps lists what may resolve itself.

@@ -46,6 +46,16 @@ func TestInspect(t *testing.T) {
 		"NOSPACE": {
 			quorumtest.Voters(3).Everywhere(1, alarm("NOSPACE")), want{known: true, mayLose: 1, noSpace: ids("b")},
 		},
+		"NOSPACE in the first list": {
+			quorumtest.Voters(3).InList(0, 1, alarm("NOSPACE")), want{known: true, mayLose: 1, noSpace: ids("b")},
+		},
+		"bound, in no list": {quorumtest.Voters(4).Removed(3).Silent(3), want{known: true, mayLose: 1}},
+		"host with a Node that is gone": {
+			quorumtest.Voters(3).Unprovable(2).MayRunAt(2, 2).Gone(2), want{known: true, withoutNode: ids("c")},
+		},
+		"unknown host beside a known one": {
+			quorumtest.Voters(3).Unprovable(2).MayRunAt(0, 0), want{known: true, withoutNode: ids("c")},
+		},
 		"CORRUPT":       {quorumtest.Voters(3).Everywhere(1, alarm("CORRUPT")), want{known: true, corrupt: ids("b")}},
 		"alarms unread": {quorumtest.Voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
 	} {

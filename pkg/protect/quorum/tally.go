@@ -176,8 +176,8 @@ func (s Snapshot) healthOf(m v1alpha1.MemberStatus) Cause {
 // isAnswering reports whether an answer to the probe request contains the member as healthy.
 func (s Snapshot) isAnswering(id v1alpha1.MemberID) bool {
 	return slices.ContainsFunc(s.Answers, func(o v1alpha1.Observation) bool {
-		answered, found := observation.FindMember(o, id)
-		return found && answered.Healthy
+		answered, _ := observation.FindMember(o, id)
+		return answered.Healthy
 	})
 }
 
@@ -206,7 +206,6 @@ func (t Tally) With(c MemberCount) []MemberState {
 
 // comparedWith returns the tally with what distinguishes its list from the other ones.
 func (t Tally) comparedWith(lists []v1alpha1.Observation) Tally {
-	t.Members = slices.Clone(t.Members)
 	for _, other := range lists {
 		if ListKey(other) == ListKey(t.List) {
 			continue

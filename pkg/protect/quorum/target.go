@@ -31,17 +31,16 @@ func newTarget(s Snapshot, r Request) requestTarget {
 	for _, p := range r.places(s.Cluster) {
 		switch {
 		case p.By&place.Target == 0:
-		case !t.isBoundElsewhere(p.Member) || p.By&place.Announced != 0 && t.isDoubtful(p.Member):
+		case !t.isBoundElsewhere(p.Member) || t.isDoubtful(p.Member):
 			t.assigned[p.Member] = true
 		case p.By&place.Announced != 0:
 			t.contested[p.Member] = true
 		}
 	}
-	for _, o := range ownObservations(s.Cluster, r) {
-		isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == o.Node })
-		if observation.IsConfirmed(o) && observation.IsAnswer(o, s.nonces) && !isObserver {
-			t.ownLists = append(t.ownLists, o)
-		}
+	own, _ := s.OwnAnswer(v1alpha1.Binding{Node: r.Node, NodeUID: r.UID})
+	isObserver := slices.ContainsFunc(s.Lists, func(l v1alpha1.Observation) bool { return l.Node == own.Node })
+	if observation.IsConfirmed(own) && !isObserver {
+		t.ownLists = []v1alpha1.Observation{own}
 	}
 	return t
 }
@@ -52,31 +51,22 @@ func (t requestTarget) decisiveLists() []v1alpha1.Observation {
 	return slices.Concat(t.Lists, t.ownLists)
 }
 
-// ownObservations returns the observations of the agent on the request's Node, whether or not a
-// binding makes the agent an observer.
-func ownObservations(c *v1alpha1.EtcdCluster, r Request) []v1alpha1.Observation {
-	return slices.DeleteFunc(slices.Clone(c.Observations), func(o v1alpha1.Observation) bool {
-		return r.UID == "" || o.Node != r.Node || o.NodeUID != r.UID || !observation.IsValid(o)
-	})
-}
-
 // isBoundTo reports whether the binding is to the request's node, by name or by UID. A Node that
 // was registered again under its old name is still the host of the member.
 func isBoundTo(b v1alpha1.Binding, r Request) bool {
-	return b.Node == r.Node || (r.UID != "" && b.NodeUID == r.UID)
+	return b.Node == r.Node || b.NodeUID == r.UID
 }
 
 // isBoundElsewhere reports whether the member is bound to another Node that exists. A Node that
 // could not be read is not proven to exist.
 func (t requestTarget) isBoundElsewhere(id v1alpha1.MemberID) bool {
-	b, bound := t.Bindings[id]
+	b := t.Bindings[id]
 	n := t.Nodes[b.Node]
-	return bound && !isBoundTo(b, t.Request) && n.Known && n.UID == b.NodeUID
+	return n.Known && n.UID == b.NodeUID && !isBoundTo(b, t.Request)
 }
 
-// isDoubtful reports whether a binding of the member may be that of a false claimant. It must
-// not keep another Node that announces the member: the deletion is then decided as if the member
-// were there.
+// isDoubtful reports whether a binding of the member may be that of a false claimant. Then every
+// other source counts too: the deletion is decided as if the member were there.
 func (t requestTarget) isDoubtful(id v1alpha1.MemberID) bool {
 	switch t.Bindings[id].Basis {
 	case v1alpha1.BasisRole, v1alpha1.BasisAddress:
@@ -158,7 +148,7 @@ func (t requestTarget) mayRunElsewhere(id v1alpha1.MemberID) bool {
 	return observation.HasObserver(t.Cluster, id) ||
 		slices.ContainsFunc(t.possibleNodes, func(b v1alpha1.Binding) bool {
 			n := t.Nodes[b.Node]
-			isElsewhere := b.Node != t.Node && n.Known && n.UID == b.NodeUID
+			isElsewhere := b.Node != t.Node && n.UID == b.NodeUID
 			return b.MemberID == id && b.Basis != v1alpha1.BasisClaim && isElsewhere && t.maySpeak(n)
 		})
 }
@@ -173,22 +163,20 @@ func (t requestTarget) ranWithAssigned(id v1alpha1.MemberID) bool {
 	}) {
 		return true
 	}
-	shows := func(o v1alpha1.Observation) bool {
-		return slices.ContainsFunc(observation.SortedIDs(t.assigned), func(assigned v1alpha1.MemberID) bool {
+	return t.Counts(slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool {
+		return !slices.ContainsFunc(observation.SortedIDs(t.assigned), func(assigned v1alpha1.MemberID) bool {
 			return ShowsDistinct(o, assigned, id)
 		})
-	}
-	lists := slices.DeleteFunc(observation.Accepted(t.Cluster), func(o v1alpha1.Observation) bool { return !shows(o) })
-	return t.Counts(lists) || slices.ContainsFunc(ownObservations(t.Cluster, t.Request), shows)
+	}))
 }
 
 // ShowsDistinct reports whether the observation shows that a member and another one are different
 // servers: a confirmed list contains the other one as started, and the member itself is proven
 // healthy.
 func ShowsDistinct(o v1alpha1.Observation, id, other v1alpha1.MemberID) bool {
-	m, isListed := observation.FindMember(o, id)
-	started, isOtherListed := observation.FindMember(o, other)
-	return observation.IsConfirmed(o) && isListed && m.Healthy && isOtherListed && started.Name != "" && id != other
+	m, _ := observation.FindMember(o, id)
+	started, _ := observation.FindMember(o, other)
+	return observation.IsConfirmed(o) && m.Healthy && started.Name != "" && id != other
 }
 
 // refusePossibleRejoin refuses because one of these members may be on the node.

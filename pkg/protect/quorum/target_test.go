@@ -45,8 +45,10 @@ func oldListWithBoth() *quorumtest.Cluster {
 func unhealthyMember(m *v1alpha1.MemberStatus) { m.Healthy = false }
 
 func TestPossibleRejoin(t *testing.T) {
-	bound := rejoinedCluster()
+	bound, boundToGone := rejoinedCluster(), rejoinedCluster()
 	bound.Bind(3)
+	boundToGone.Bind(3)
+	boundToGone.State(3, quorumtest.Gone)
 	unbound := rejoinedCluster()
 	unbound.Cluster.Spec.Members, _ = membership.Bind(unbound.Cluster, quorumtest.Nodes(3), unbound.Nonces,
 		quorumtest.Noon())
@@ -76,6 +78,7 @@ func TestPossibleRejoin(t *testing.T) {
 		"agent reports no local member yet": {answering, quorum.UnknownMember, nil},
 		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
 		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
+		"bound to a Node that is gone":      {boundToGone, quorum.NothingToProtect, nil},
 		"possibly at another Node":          {elsewhere(), quorum.NothingToProtect, nil},
 		"possibly at a Node without a role": {rejoinedCluster().MayRunAt(3, 3), quorum.UnknownMember, nil},
 		"possibly at another Node, no role": {

@@ -19,7 +19,7 @@ func DecideTogether(v View, requests []Request) (Verdict, Answer) {
 	switch {
 	case verdict.Allowed:
 		return verdict, Yes
-	case verdict.Reason == QuorumWouldBeLost && verdict.Final:
+	case verdict.Final:
 		return verdict, No
 	}
 	return verdict, Unknown

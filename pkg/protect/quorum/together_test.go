@@ -60,9 +60,17 @@ func TestDecideTogether(t *testing.T) {
 			quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), deletions(1), quorum.Unknown, quorum.CannotSee,
 			"no two nodes returned the same confirmed member list",
 		},
+		"no member beside a broken cluster": {
+			quorumtest.Voters(3).Unhealthy(1, 2),
+			[]quorum.Request{{Node: "w9", UID: "u9", Labelled: true}},
+			quorum.Yes, quorum.NothingToProtect, "",
+		},
 		"the only voter": {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
 		"a claim of another's member": {
 			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
+		},
+		"a longer list of one observer": {
+			longer(quorumtest.Voters(3), 0).Unhealthy(5, 6), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
 		},
 		"a longer list of its own agent": {
 			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
@@ -188,6 +196,7 @@ func TestSpread(t *testing.T) {
 		"a learner does not count": {quorumtest.Voters(4).Learner(3), zones("a", "b", "c", "a"), nil},
 		"two voters":               {quorumtest.Voters(2), zones("a", "a"), nil},
 		"no label":                 {quorumtest.Voters(3), zones("", "", ""), nil},
+		"two of three, no zone":    {quorumtest.Voters(3), zones("", "", "a"), nil},
 		"voters without a zone":    {quorumtest.Voters(3), map[string]string{"worker": "z", "other": "y"}, nil},
 		"all Nodes in one zone":    {quorumtest.Voters(3), map[string]string{"w1": "a", "w2": "a", "w3": "a"}, nil},
 		"no list":                  {quorumtest.Voters(3).Silent(0, 1, 2), zones("a", "a", "b"), nil},
@@ -205,6 +214,10 @@ func TestSpread(t *testing.T) {
 	for _, share := range rooms {
 		require.Equal(t, share.Zone == "c" || share.Zone == "z", share.HasRoom, share.Zone)
 	}
+	require.Equal(t, []quorum.ZoneShare{{Voters: 3, Nodes: []string{"w1", "w2", "w3"}}, {Zone: "z"}},
+		quorum.Spread(quorumtest.Voters(3).View, zones()), "one zone has no room")
+	require.Equal(t, quorum.ZoneShare{Voters: 1},
+		quorum.Spread(quorumtest.Voters(3).Unbound(2).View, zones("a", "b"))[0], "a member on no Node")
 	twoPlaces := quorumtest.Voters(3).Unbound(2).MayRunAt(2, 0).MayRunAt(2, 1)
 	require.Equal(t, []quorum.ZoneShare{
 		{Zone: "a", Voters: 2, Nodes: []string{"w1"}, HoldsQuorum: true},

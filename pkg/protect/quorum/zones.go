@@ -35,9 +35,7 @@ func Spread(v View, zones map[string]string) []ZoneShare {
 	}
 	shares := map[string]*ZoneShare{}
 	for _, zone := range zones {
-		if shares[zone] == nil {
-			shares[zone] = &ZoneShare{Zone: zone}
-		}
+		shares[zone] = &ZoneShare{Zone: zone}
 	}
 	canSpread := tally.Voters > 2 && len(shares) > 1
 	for _, m := range tally.Members {
