@@ -80,13 +80,13 @@ func selectMounts(table []mount, root string) []mount {
 	}
 	slices.SortFunc(below, func(a, b mount) int { return strings.Compare(a.dir, b.dir) })
 	hostPath := func(dir string) string { return strings.TrimPrefix(dir, strings.TrimSuffix(root, "/")) }
-	var barred []string
+	barred := map[string]bool{}
 	var local []mount
 	for _, m := range below {
 		switch {
-		case slices.ContainsFunc(barred, func(dir string) bool { return isBelow(m.dir, dir) }):
+		case isBelowAny(m.dir, barred):
 		case !m.isLocal() && (m.fsType != "overlay" || m.device != start.device), isLeftOut(hostPath(m.dir)):
-			barred = append(barred, m.dir)
+			barred[m.dir] = true
 		default:
 			local = append(local, m)
 		}
@@ -113,6 +113,16 @@ func selectMounts(table []mount, root string) []mount {
 // isBelow reports whether a path is a directory or is below it.
 func isBelow(name, dir string) bool {
 	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+// isBelowAny reports whether a path is one of the directories or is below one. A node can have
+// thousands of mounts of pods.
+func isBelowAny(name string, dirs map[string]bool) bool {
+	for at := name; ; at = filepath.Dir(at) {
+		if dirs[at] || at == filepath.Dir(at) {
+			return dirs[at]
+		}
+	}
 }
 
 // isLeftOut reports whether a directory of the host, or one above it, is left out.
@@ -171,8 +181,7 @@ func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	}
 	foreign := foreignMounts(table, string(root))
 	return func(hostPath string) bool {
-		at := filepath.Join(string(root), hostPath)
-		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
+		return isBelowAny(filepath.Join(string(root), hostPath), foreign)
 	}, nil
 }
 
@@ -186,7 +195,8 @@ func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
 
 // foreignMounts returns the directories below a root directory where a file system is mounted that
 // is neither on a device nor in memory.
-func foreignMounts(table []mount, root string) (dirs []string) {
+func foreignMounts(table []mount, root string) map[string]bool {
+	dirs := map[string]bool{}
 	last := map[string]mount{} // a later mount covers an earlier one
 	for _, m := range table {
 		last[m.dir] = m
@@ -194,7 +204,7 @@ func foreignMounts(table []mount, root string) (dirs []string) {
 	for dir, m := range last {
 		hasDevice := !strings.HasPrefix(m.device, "0:") // such as images
 		if dir != root && isBelow(dir, root) && !m.isLocal() && !hasDevice && m.fsType != "overlay" {
-			dirs = append(dirs, dir)
+			dirs[dir] = true
 		}
 	}
 	return dirs
