@@ -30,6 +30,9 @@ const (
 	minGap = 10 * time.Minute
 	// mountInterval is how often the mounts are compared with those of the last search.
 	mountInterval = time.Minute
+	// hungAfter is how long after its limit a search counts as hung. A limit does not end a read from a
+	// disk that does not answer.
+	hungAfter = time.Minute
 )
 
 // Limits bound the searches of a host.
@@ -62,8 +65,10 @@ type Search struct {
 	log    *slog.Logger
 	wake   loop.Signal
 
-	mu     sync.Mutex // guards latest
+	mu     sync.Mutex // guards latest and began
 	latest *Result
+	// began is when the search in progress began, or zero.
+	began time.Time
 }
 
 // New returns a Search that does nothing before Run or Once.
@@ -71,15 +76,20 @@ func New(root hostfs.Root, limits Limits, log *slog.Logger) *Search {
 	return &Search{root: root, limits: limits, log: log, wake: loop.NewSignal()}
 }
 
-// Latest returns the result of the last search. isPending is set before the first one has ended.
-// Without searches, the result is empty.
+// Latest returns the result of the last search, which is incomplete while a later one hangs.
+// isPending is set before the first one has ended. Without searches, the result is empty.
 func (s *Search) Latest() (result Result, isPending bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.latest == nil {
 		return Result{}, s.limits.Interval > 0
 	}
-	return *s.latest, false
+	result = *s.latest
+	if !s.began.IsZero() && time.Since(s.began) > s.limits.MaxTime+hungAfter {
+		result.Incomplete = fmt.Sprintf("it hangs since %s; check for a disk that does not answer",
+			s.began.UTC().Format(time.RFC3339))
+	}
+	return result, false
 }
 
 // Wake makes Run search again, but not within ten minutes of the last search.
@@ -141,6 +151,9 @@ func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) 
 // one is incomplete.
 func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	began := time.Now()
+	s.mu.Lock()
+	s.began = began
+	s.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
 	defer cancel()
 	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced, used: threadCPU()}
@@ -158,6 +171,7 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.began = time.Time{}
 	if s.latest != nil && result.Incomplete != "" {
 		result.LogDirs = append(result.LogDirs, s.latest.LogDirs...)
 	}
