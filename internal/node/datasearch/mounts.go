@@ -1,6 +1,7 @@
 package datasearch
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
+
+// maxLinks is how many links a path may have. The kernel follows no more (path_resolution(7)).
+const maxLinks = 40
 
 // A mount is a mounted file system by the agent's path for it.
 type mount struct {
@@ -171,8 +175,8 @@ func isVolumeOfPod(name string) bool {
 }
 
 // MayHang returns a function that reports whether a path of the host is on a file system of a
-// network or of another program, or below one. Access to such a path may never return. The function
-// does not touch the path.
+// network or of another program, or below one, also by a link. Access to such a path may never
+// return. The function touches no such path.
 // Without the table of mounts, any path may be.
 func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	table, err := mountTable()
@@ -181,8 +185,29 @@ func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	}
 	foreign := foreignMounts(table, string(root))
 	return func(hostPath string) bool {
-		return isBelowAny(filepath.Join(string(root), hostPath), foreign)
+		at, rest := "/", splitPath(hostPath) // at has no links
+		for links := 0; len(rest) > 0 && links <= maxLinks; {
+			next := filepath.Join(at, rest[0])
+			rest = rest[1:]
+			if foreign[filepath.Join(string(root), next)] {
+				return true
+			}
+			target, err := os.Readlink(filepath.Join(string(root), next))
+			if err != nil {
+				at = next
+				continue
+			}
+			if links++; filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = append(splitPath(target), rest...)
+		}
+		return false
 	}, nil
+}
+
+func splitPath(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }
 
 // NotMounted returns those of the directories of a host on which nothing is mounted.

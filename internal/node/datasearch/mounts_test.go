@@ -3,6 +3,9 @@ package datasearch
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,11 +110,23 @@ func TestForeignMounts(t *testing.T) {
 		at("/host/covered", "nfs", "0:27"), at("/host/covered", "xfs", "253:2"), at("/mnt/nfs", "nfs", "0:28"),
 		at("/host/proc", "proc", "0:29"),
 	}
-	require.Equal(t, map[string]bool{"/host/nfs": true, "/host/auto": true, "/host/proc": true}, foreignMounts(table, "/host"))
+	want := map[string]bool{"/host/nfs": true, "/host/auto": true, "/host/proc": true}
+	require.Equal(t, want, foreignMounts(table, "/host"))
 	mayHang, err := MayHang("/")
 	require.NoError(t, err)
 	require.True(t, mayHang("/proc/1/x"))
 	require.False(t, mayHang("/procession"))
+	dir := t.TempDir()
+	for link, target := range map[string]string{
+		"abs": "/proc/1", "loop": "loop", "rel": "./abs", "up": strings.Repeat("../", 20) + "proc",
+	} {
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, link)))
+	}
+	for name, want := range map[string]bool{
+		"/abs/x": true, "/rel": true, "/up/1": true, "/loop": false, "/gone/x": false,
+	} {
+		require.Equal(t, want, mayHang(dir+name), name)
+	}
 }
 
 func TestNotMounted(t *testing.T) {

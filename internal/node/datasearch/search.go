@@ -97,8 +97,8 @@ func (s *Search) Latest() (result Result, isPending bool) {
 func (s *Search) Wake() { s.wake.Notify() }
 
 // Run searches until ctx ends: at once, at the interval, and after Wake. A local file system that was
-// mounted since is searched alone: each login mounts one. It calls notify after each search. It keeps its thread, which has the lowest priority
-// for the CPU and for I/O.
+// mounted since is searched alone, because each login mounts one. It calls notify after each search.
+// It keeps its thread, which has the lowest priority for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
