@@ -1,6 +1,7 @@
 package datasearch
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
+
+// maxLinks is how many links a path may have. The kernel follows no more (path_resolution(7)).
+const maxLinks = 40
 
 // A mount is a mounted file system by the agent's path for it.
 type mount struct {
@@ -80,13 +84,13 @@ func selectMounts(table []mount, root string) []mount {
 	}
 	slices.SortFunc(below, func(a, b mount) int { return strings.Compare(a.dir, b.dir) })
 	hostPath := func(dir string) string { return strings.TrimPrefix(dir, strings.TrimSuffix(root, "/")) }
-	var barred []string
+	barred := map[string]bool{}
 	var local []mount
 	for _, m := range below {
 		switch {
-		case slices.ContainsFunc(barred, func(dir string) bool { return isBelow(m.dir, dir) }):
+		case isBelowAny(m.dir, barred):
 		case !m.isLocal() && (m.fsType != "overlay" || m.device != start.device), isLeftOut(hostPath(m.dir)):
-			barred = append(barred, m.dir)
+			barred[m.dir] = true
 		default:
 			local = append(local, m)
 		}
@@ -113,6 +117,16 @@ func selectMounts(table []mount, root string) []mount {
 // isBelow reports whether a path is a directory or is below it.
 func isBelow(name, dir string) bool {
 	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
+}
+
+// isBelowAny reports whether a path is one of the directories or is below one. A node can have
+// thousands of mounts of pods.
+func isBelowAny(name string, dirs map[string]bool) bool {
+	for at := name; ; at = filepath.Dir(at) {
+		if dirs[at] || at == filepath.Dir(at) {
+			return dirs[at]
+		}
+	}
 }
 
 // isLeftOut reports whether a directory of the host, or one above it, is left out.
@@ -161,8 +175,8 @@ func isVolumeOfPod(name string) bool {
 }
 
 // MayHang returns a function that reports whether a path of the host is on a file system of a
-// network or of another program, or below one. Access to such a path may never return. The function
-// does not touch the path.
+// network or of another program, or below one, also by a link. Access to such a path may never
+// return. The function touches no such path.
 // Without the table of mounts, any path may be.
 func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	table, err := mountTable()
@@ -171,9 +185,29 @@ func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
 	}
 	foreign := foreignMounts(table, string(root))
 	return func(hostPath string) bool {
-		at := filepath.Join(string(root), hostPath)
-		return slices.ContainsFunc(foreign, func(dir string) bool { return isBelow(at, dir) })
+		at, rest := "/", splitPath(hostPath) // at has no links
+		for links := 0; len(rest) > 0 && links <= maxLinks; {
+			next := filepath.Join(at, rest[0])
+			rest = rest[1:]
+			if foreign[filepath.Join(string(root), next)] {
+				return true
+			}
+			target, err := os.Readlink(filepath.Join(string(root), next))
+			if err != nil {
+				at = next
+				continue
+			}
+			if links++; filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = append(splitPath(target), rest...)
+		}
+		return false
 	}, nil
+}
+
+func splitPath(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }
 
 // NotMounted returns those of the directories of a host on which nothing is mounted.
@@ -186,7 +220,8 @@ func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
 
 // foreignMounts returns the directories below a root directory where a file system is mounted that
 // is neither on a device nor in memory.
-func foreignMounts(table []mount, root string) (dirs []string) {
+func foreignMounts(table []mount, root string) map[string]bool {
+	dirs := map[string]bool{}
 	last := map[string]mount{} // a later mount covers an earlier one
 	for _, m := range table {
 		last[m.dir] = m
@@ -194,7 +229,7 @@ func foreignMounts(table []mount, root string) (dirs []string) {
 	for dir, m := range last {
 		hasDevice := !strings.HasPrefix(m.device, "0:") // such as images
 		if dir != root && isBelow(dir, root) && !m.isLocal() && !hasDevice && m.fsType != "overlay" {
-			dirs = append(dirs, dir)
+			dirs[dir] = true
 		}
 	}
 	return dirs

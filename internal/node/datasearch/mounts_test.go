@@ -1,7 +1,11 @@
 package datasearch
 
 import (
+	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,11 +110,23 @@ func TestForeignMounts(t *testing.T) {
 		at("/host/covered", "nfs", "0:27"), at("/host/covered", "xfs", "253:2"), at("/mnt/nfs", "nfs", "0:28"),
 		at("/host/proc", "proc", "0:29"),
 	}
-	require.ElementsMatch(t, []string{"/host/nfs", "/host/auto", "/host/proc"}, foreignMounts(table, "/host"))
+	want := map[string]bool{"/host/nfs": true, "/host/auto": true, "/host/proc": true}
+	require.Equal(t, want, foreignMounts(table, "/host"))
 	mayHang, err := MayHang("/")
 	require.NoError(t, err)
 	require.True(t, mayHang("/proc/1/x"))
 	require.False(t, mayHang("/procession"))
+	dir := t.TempDir()
+	for link, target := range map[string]string{
+		"abs": "/proc/1", "loop": "loop", "rel": "./abs", "up": strings.Repeat("../", 20) + "proc",
+	} {
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, link)))
+	}
+	for name, want := range map[string]bool{
+		"/abs/x": true, "/rel": true, "/up/1": true, "/loop": false, "/gone/x": false,
+	} {
+		require.Equal(t, want, mayHang(dir+name), name)
+	}
 }
 
 func TestNotMounted(t *testing.T) {
@@ -120,4 +136,20 @@ func TestNotMounted(t *testing.T) {
 	dirs, err = NotMounted("/nowhere", []string{"/proc"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"/proc"}, dirs, "that of the host")
+}
+
+// TestManyMounts checks that the work for a node with thousands of mounts of pods and containers
+// grows with their number, and not with its square.
+func TestManyMounts(t *testing.T) {
+	work := func(count int) float64 {
+		table := []mount{{"/", "ext4", "8:1", "/"}}
+		for i := range count {
+			dir := fmt.Sprintf("/var/lib/kubelet/pods/%032d/volumes/token", i)
+			table = append(table, mount{dir, "tmpfs", fmt.Sprint("0:", i), "/"})
+		}
+		return testing.AllocsPerRun(1, func() {
+			require.Len(t, selectMounts(table, "/"), 1)
+		})
+	}
+	require.Less(t, work(2000), 8*work(500))
 }

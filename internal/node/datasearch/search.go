@@ -11,6 +11,7 @@
 package datasearch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -30,6 +31,9 @@ const (
 	minGap = 10 * time.Minute
 	// mountInterval is how often the mounts are compared with those of the last search.
 	mountInterval = time.Minute
+	// hungAfter is how long after its limit a search counts as hung. A limit does not end a read from a
+	// disk that does not answer.
+	hungAfter = time.Minute
 )
 
 // Limits bound the searches of a host.
@@ -46,7 +50,7 @@ type Result struct {
 	// LogDirs are the directories with files of etcd's write-ahead log, by their paths on the host,
 	// sorted.
 	LogDirs []string
-	// ContainerDirs are the directories in which docker and podman describe their containers.
+	// ContainerDirs are the directories in which docker and podman describe their containers, sorted.
 	ContainerDirs []string
 	// Directories is how many directories were read, and Took how long that took.
 	Directories int
@@ -62,8 +66,10 @@ type Search struct {
 	log    *slog.Logger
 	wake   loop.Signal
 
-	mu     sync.Mutex // guards latest
+	mu     sync.Mutex // guards latest and began
 	latest *Result
+	// began is when the search in progress began, or zero.
+	began time.Time
 }
 
 // New returns a Search that does nothing before Run or Once.
@@ -71,23 +77,28 @@ func New(root hostfs.Root, limits Limits, log *slog.Logger) *Search {
 	return &Search{root: root, limits: limits, log: log, wake: loop.NewSignal()}
 }
 
-// Latest returns the result of the last search. isPending is set before the first one has ended.
-// Without searches, the result is empty.
+// Latest returns the result of the last search, which is incomplete while a later one hangs.
+// isPending is set before the first one has ended. Without searches, the result is empty.
 func (s *Search) Latest() (result Result, isPending bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.latest == nil {
 		return Result{}, s.limits.Interval > 0
 	}
-	return *s.latest, false
+	result = *s.latest
+	if !s.began.IsZero() && time.Since(s.began) > s.limits.MaxTime+hungAfter {
+		result.Incomplete = fmt.Sprintf("it hangs since %s; check for a disk that does not answer",
+			s.began.UTC().Format(time.RFC3339))
+	}
+	return result, false
 }
 
 // Wake makes Run search again, but not within ten minutes of the last search.
 func (s *Search) Wake() { s.wake.Notify() }
 
-// Run searches until ctx ends: at once, at the interval, when a local file system was mounted, and
-// after Wake. It calls notify after each search. It keeps its thread, which has the lowest priority
-// for the CPU and for I/O.
+// Run searches until ctx ends: at once, at the interval, and after Wake. A local file system that was
+// mounted since is searched alone, because each login mounts one. It calls notify after each search.
+// It keeps its thread, which has the lowest priority for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
@@ -95,22 +106,28 @@ func (s *Search) Run(ctx context.Context, notify func()) error {
 	}
 	runtime.LockOSThread() // and not unlocked, so that the thread ends with this goroutine
 	lowerPriority()
+	var fresh []mount
+	var ended time.Time // of the last search of all mounts
 	for {
 		mounts, _ := s.mounts() // search reports the error
-		if result := s.search(ctx, true); ctx.Err() == nil {
+		if result := s.search(ctx, true, fresh); ctx.Err() == nil {
 			s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
 				"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
 			notify()
 		}
-		if err := s.await(ctx, mounts); err != nil {
+		if len(fresh) == 0 {
+			ended = time.Now()
+		}
+		var err error
+		if fresh, err = s.await(ctx, mounts, ended); err != nil {
 			return err
 		}
 	}
 }
 
-// await returns nil when the next search is due, and the cause when ctx ends.
-func (s *Search) await(ctx context.Context, searched []mount) error {
-	ended := time.Now()
+// await returns the mounts to search when the next search is due, none for all of them. It returns
+// the cause when ctx ends.
+func (s *Search) await(ctx context.Context, searched []mount, ended time.Time) (fresh []mount, err error) {
 	for {
 		var wake <-chan struct{}
 		if time.Since(ended) >= minGap {
@@ -120,33 +137,42 @@ func (s *Search) await(ctx context.Context, searched []mount) error {
 		select {
 		case <-ctx.Done():
 			tick.Stop()
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		case <-wake:
 			tick.Stop()
-			return nil
+			return nil, nil
 		case <-tick.C:
 		}
+		if time.Since(ended) >= s.limits.Interval {
+			return nil, nil
+		}
 		mounts, _ := s.mounts() // without a mount table, there is no news
-		isNew := func(m mount) bool { return !slices.Contains(searched, m) }
-		if time.Since(ended) >= s.limits.Interval || slices.ContainsFunc(mounts, isNew) {
-			return nil
+		isKnown := func(m mount) bool { return slices.Contains(searched, m) }
+		if fresh = slices.DeleteFunc(mounts, isKnown); len(fresh) > 0 {
+			return fresh, nil
 		}
 	}
 }
 
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
-func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
+func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false, nil) }
 
-// search searches, and replaces the last result. The findings of an earlier search stay if this
-// one is incomplete.
-func (s *Search) search(ctx context.Context, isPaced bool) Result {
+// search searches fresh mounts, or all if there are none, and replaces the last result. The findings
+// of an earlier search stay if this one is not one of all mounts, or is incomplete.
+func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result {
 	began := time.Now()
+	s.mu.Lock()
+	s.began = began
+	s.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
 	defer cancel()
 	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced, used: threadCPU()}
 	mounts, err := s.mounts()
 	if err != nil {
 		w.addUnread("the mount table", err)
+	}
+	if len(fresh) > 0 {
+		mounts = fresh
 	}
 	w.walkMounts(limited, mounts)
 	result := Result{
@@ -158,11 +184,18 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.latest != nil && result.Incomplete != "" {
+	s.began = time.Time{}
+	if s.latest != nil && (len(fresh) > 0 || result.Incomplete != "") {
 		result.LogDirs = append(result.LogDirs, s.latest.LogDirs...)
+		result.ContainerDirs = append(result.ContainerDirs, s.latest.ContainerDirs...)
 	}
-	slices.Sort(result.LogDirs)
-	result.LogDirs = slices.Compact(result.LogDirs)
+	if s.latest != nil && len(fresh) > 0 {
+		result.Incomplete = cmp.Or(result.Incomplete, s.latest.Incomplete)
+	}
+	for _, dirs := range []*[]string{&result.LogDirs, &result.ContainerDirs} {
+		slices.Sort(*dirs)
+		*dirs = slices.Compact(*dirs)
+	}
 	if ctx.Err() == nil {
 		s.latest = &result
 	}

@@ -224,7 +224,7 @@ func TestPaceOfLaterSearch(t *testing.T) {
 		for begin := threadCPU(); threadCPU() < begin+100*time.Millisecond; {
 			continue
 		}
-		require.Less(t, s.search(t.Context(), true).Took, 200*time.Millisecond)
+		require.Less(t, s.search(t.Context(), true, nil).Took, 200*time.Millisecond)
 	})
 }
 
@@ -253,4 +253,36 @@ func TestOpen(t *testing.T) {
 		_, err = w.open(int(parent.Fd()), "b")
 		require.True(t, hostfs.IsAbsent(err))
 	}
+}
+
+// TestNewMount mounts a file system after the first search, as each login does. Only that one is
+// searched.
+func TestNewMount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := hosttest.New(t, hosttest.Files{"/srv" + segment: "x", "/run/user/x": "x"})
+		s := newSearch(root, Limits{Interval: 6 * time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, func() {}) }()
+		after := func(d time.Duration) Result {
+			require.NoError(t, loop.Wait(ctx, d, nil))
+			synctest.Wait()
+			result, _ := s.Latest()
+			return result
+		}
+		require.Greater(t, after(time.Second).Directories, 1)
+		dir := filepath.Join(root, "run/user")
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+			cancel()
+			t.Skipf("SKIPPED: a new mount is not tested, because this test may not mount: %v", err)
+		}
+		defer func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+		hosttest.Add(t, root, hosttest.Files{"/run/user" + segment: "x"})
+		result := after(2 * time.Minute)
+		require.Equal(t, []string{"/run/user", "/srv"}, result.LogDirs)
+		require.Equal(t, 1, result.Directories)
+		require.Greater(t, after(6*time.Hour).Directories, 1)
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+	})
 }

@@ -73,5 +73,7 @@ func (s *hostScan) isInUse(dir string, logInfo fs.FileInfo) bool {
 	}
 	return slices.ContainsFunc(s.found, func(f detectedServer) bool {
 		return isSame(f.dirInfo, info) || isSame(f.logInfo, logInfo)
-	}) || slices.ContainsFunc(s.pods, func(p podServer) bool { return isSame(p.dirInfo, info) })
+	}) || slices.ContainsFunc(s.pods, func(p podServer) bool {
+		return isSame(p.dirInfo, info) || isSame(p.logInfo, logInfo)
+	})
 }

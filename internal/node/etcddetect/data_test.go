@@ -143,3 +143,31 @@ func TestOld(t *testing.T) {
 		})
 	}
 }
+
+// TestDataOfPod has a server in an ordinary pod whose arguments do not tell where its log is. The
+// kernel does, so the log is not that of a stopped member.
+func TestDataOfPod(t *testing.T) {
+	const segment = "/0000000000000000-0000000000000000.wal"
+	head := string(walHead(t))
+	for name, c := range map[string]struct{ flag, logDir string }{
+		"configuration file": {"--config-file=/d1/etcd.yml", "/d1/data/member/wal"},
+		"another disk":       {"--data-dir=/d1/data", "/d2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{
+				"/mnt/d1/etcd.yml": "data-dir: /d1/data\n", "/mnt/d1/data/member/snap/db": "x",
+				"/mnt" + c.logDir + segment: head,
+				"/proc/812/fd/8":            "-> /d1/data/member/snap/db", "/proc/812/fd/9": "-> " + c.logDir + segment,
+			})
+			hosttest.AddProcess(t, root, 812, hosttest.Process{
+				Line: []string{"etcd", c.flag}, Root: "/mnt",
+				Cgroup: "/kubepods/burstable/pod" + hosttest.PodUID + "/" + hosttest.ContainerID,
+			})
+			findings := detectWithSearch(t, root)
+			require.Empty(t, findings.Data)
+			require.Empty(t, findings.Found)
+			hosttest.Remove(t, root, "/proc/812")
+			require.Len(t, detectWithSearch(t, root).Data, 1)
+		})
+	}
+}

@@ -54,7 +54,8 @@ func (d *Detector) lockHolders() (map[int]bool, error) {
 
 // openDatabaseOf returns the database that a process has open. It is empty if the process is no
 // etcd server: other programs have databases of the same kind, and tools for etcd open its
-// database, but only a server also has its log open.
+// database, but only a server also has its log open. The paths are valid in the root directory of
+// the process.
 func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
 	dir := path.Join(strconv.Itoa(pid), "fd")
 	table, err := d.processes().Open(dir)
@@ -82,7 +83,8 @@ func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
 			open.logDir = path.Dir(file)
 		}
 		if open.dataDir != "" && open.logDir != "" {
-			return open, nil
+			rootDir, _ := os.Readlink(filepath.Join(string(d.processes()), strconv.Itoa(pid), "root"))
+			return open.below(rootDir), nil
 		}
 	}
 	return openDatabase{}, nil

@@ -20,6 +20,18 @@ type podServer struct {
 	pid int
 	// dirInfo is that of its data directory, or nil if there is none or it cannot be read.
 	dirInfo fs.FileInfo
+	// logInfo is that of the directory of the log that it has open, or nil. The kernel shows it, also
+	// if only the settings of the pod name it.
+	logInfo fs.FileInfo
+}
+
+// newPodServer returns the server in an ordinary pod.
+func (s *hostScan) newPodServer(p etcdProcess) podServer {
+	pod := podServer{pid: p.pid}
+	if open, err := s.openDatabaseOf(p.pid); err == nil && open.logDir != "" {
+		pod.logInfo, _ = p.root.Stat(open.logDir)
+	}
+	return pod
 }
 
 // ordinaryPod reports whether a process is in a pod that any user of the cluster can run: a
@@ -38,7 +50,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 	if !s.canBeOrdinaryPod(p) {
 		return pod, false
 	}
-	pod.pid = p.pid
+	pod = s.newPodServer(p)
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if p.database.dataDir != "" {
 		flags, env = etcdSettings{"data-dir": p.database.dataDir}, etcdSettings{}

@@ -134,9 +134,6 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 	if hasEnded(p.databaseErr) || p.databaseErr == nil && p.database == (openDatabase{}) {
 		return p, false, nil
 	}
-	if rootDir, err := proc.RootDir(); err == nil {
-		p.database = p.database.below(rootDir)
-	}
 	return p, true, p.readDetails(proc)
 }
 

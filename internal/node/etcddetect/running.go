@@ -35,7 +35,9 @@ func (s *hostScan) addProcess(p etcdProcess) {
 	// A pod with a host's configuration file can still have its own data; only now is the data
 	// directory known.
 	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(p, found.serverDataDir, found.dirInfo)) {
-		s.pods = append(s.pods, podServer{pid: p.pid, dirInfo: found.dirInfo})
+		pod := s.newPodServer(p)
+		pod.dirInfo = found.dirInfo
+		s.pods = append(s.pods, pod)
 		return
 	}
 	s.found = append(s.found, found)

@@ -1,6 +1,7 @@
 package etcddetect
 
 import (
+	"errors"
 	"maps"
 	"path"
 	"regexp"
@@ -244,7 +245,12 @@ func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile strin
 	if dir := env["ssl-dir"]; dir != "" {
 		st.binds["/etc/ssl/certs"] = dir
 	}
-	read := func(name string) ([]byte, error) { return s.root.ReadFile(st.hostPath(name)) }
+	read := func(name string) ([]byte, error) {
+		if at := st.hostPath(name); !st.isSkipped(at) {
+			return s.root.ReadFile(at)
+		}
+		return nil, errors.New("its file system may hang")
+	}
 	loaded, err = loadSettings(flags, env, "", read)
 	return loaded, envFile, err
 }

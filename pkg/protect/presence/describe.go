@@ -110,8 +110,7 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 	switch {
 	case len(with)+len(without) == 0:
 		return fact + fmt.Sprintf("another node reports a confirmed member list without the member: check that the agents "+
-			"of the other etcd nodes run; if the cluster no longer exists, delete its object (kubectl delete etcdcluster %s)",
-			ref.Cluster)
+			"of the other etcd nodes run; if the cluster no longer exists, delete its object (%s)", retirement(ref.Cluster, in))
 	case len(with) == 0:
 		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
 			strings.Join(nodesOf(without), " or "))
@@ -126,12 +125,21 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 	case len(without) == 0:
 		return fact + fmt.Sprintf("the member is removed or, if the cluster no longer exists, its object is deleted; first "+
 			"make sure that its data is neither on another host, nor on a disk that is not mounted, nor in a directory that "+
-			"the agent does not know; then: etcdctl member remove %s, or kubectl delete etcdcluster %s",
-			ref.Member, ref.Cluster)
+			"the agent does not know; then: etcdctl member remove %s, or %s", ref.Member, retirement(ref.Cluster, in))
 	}
 	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
 		"check that the agents of these nodes run", strings.Join(nodesOf(with), ", "),
 		strings.Join(nodesOf(without), ", "))
+}
+
+// retirement returns the commands that delete the EtcdCluster of a cluster that no longer exists.
+func retirement(id v1alpha1.ClusterID, in Inputs) string {
+	command := fmt.Sprintf("kubectl delete etcdcluster %s", id)
+	if !slices.ContainsFunc(in.Announced, func(r evidence.MemberRef) bool { return r.Cluster == id }) {
+		return command
+	}
+	return fmt.Sprintf("kubectl annotate node %s %s-, then %s (in the other order, it is created again)",
+		in.Node, observation.AnnouncementAnnotation, command)
 }
 
 // findersOf returns the other Nodes whose agents find the server or the data of a member.

@@ -69,3 +69,24 @@ func TestDrainedNode(t *testing.T) {
 	require.Contains(t, message(three().Drained(0)), "a drain of this node was allowed at 2026-05-01T12:00:00Z: "+
 		"its members count as lost until the node is uncordoned (kubectl uncordon w1) and its agent has proven them healthy")
 }
+
+// TestRetiredCluster: the leader creates the EtcdCluster of a cluster that a Node announces. So the
+// condition tells to remove the announcement before the object of a cluster that no longer exists.
+func TestRetiredCluster(t *testing.T) {
+	ref := evidence.MemberRef{Cluster: quorumtest.ClusterID, Member: "a"}
+	for name, cluster := range map[string]*quorumtest.Cluster{
+		"no list of another node": quorumtest.Voters(1),
+		"unhealthy in the lists":  quorumtest.Voters(3).Unhealthy(0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := presence.Inputs{Node: "w1", UID: "u1", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{*cluster.Cluster}}
+			command := "kubectl delete etcdcluster " + string(quorumtest.ClusterID)
+			first := "kubectl annotate node w1 holdfast.dev/etcd-, then " + command
+			message := presence.Assess(evidence.Scan{}, in).Message
+			require.Contains(t, message, command)
+			require.NotContains(t, message, first)
+			in.Announced = []evidence.MemberRef{ref}
+			require.Contains(t, presence.Assess(evidence.Scan{}, in).Message, first)
+		})
+	}
+}
