@@ -125,13 +125,6 @@ func newFakeServerAs(t *testing.T, cluster, member uint64, onRead func(n int32) 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	s := &fakeServer{url: "http://" + listener.Addr().String(), onRead: onRead}
-	s.serve(t, listener, cluster, member)
-	return s
-}
-
-// serve lets the server answer with the given IDs.
-func (s *fakeServer) serve(t *testing.T, listener net.Listener, cluster, member uint64) {
-	t.Helper()
 	if cluster != 0 {
 		s.header = &pb.ResponseHeader{ClusterId: cluster, MemberId: member}
 	}
@@ -145,6 +138,7 @@ func (s *fakeServer) serve(t *testing.T, listener net.Listener, cluster, member 
 		g.Stop()
 		require.NoError(t, serving.Wait())
 	})
+	return s
 }
 
 func (s *fakeServer) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, error) {

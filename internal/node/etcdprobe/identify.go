@@ -166,7 +166,7 @@ func (p *Prober) Identify(ctx context.Context, server evidence.Server) evidence.
 
 // localEndpoints returns the endpoints of a local server, the one that worked last first.
 func (p *Prober) localEndpoints(server evidence.Server) []endpoint {
-	endpoints := pairEndpoints(p.localURLs(server), server.Credentials)
+	endpoints := pairEndpoints(localURLs(server), server.Credentials)
 	if cached, ok := p.cached(server); ok && slices.Contains(endpoints, cached.endpoint) {
 		return withoutDuplicates(append([]endpoint{cached.endpoint}, endpoints...))
 	}

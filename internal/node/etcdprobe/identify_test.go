@@ -2,17 +2,13 @@ package etcdprobe
 
 import (
 	"fmt"
-	"net"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
-	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -90,23 +86,6 @@ func TestAnswerOfOtherServer(t *testing.T) {
 		require.False(t, identity.HasAnswered())
 		require.Contains(t, identity.Problem, "responded as ")
 	}
-}
-
-// TestUnixSocket has a server in a container that listens on a Unix socket alone, by a link.
-func TestUnixSocket(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{"/c1/run/x": "x", "/c1/var/run": "-> /run"})
-	hosttest.AddProcess(t, root, 812, hosttest.Process{Root: "/c1"})
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(root, "c1/run/etcd.sock"))
-	require.NoError(t, err)
-	s := &fakeServer{url: "unix:///var/run/etcd.sock"}
-	s.serve(t, listener, fakeCluster, fakeMember)
-	server := s.found()
-	server.PID = 812
-	p := New(Options{Timeout: time.Second, HostRoot: hostfs.Root(root)})
-	defer p.Close()
-	require.Equal(t, fakeIdentity().Ref, p.Identify(t.Context(), server).Ref)
-	server.PID = 813
-	require.Contains(t, p.Identify(t.Context(), server).Problem, "etcd.sock")
 }
 
 func TestIdentifyWithoutURL(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -267,26 +265,9 @@ func (p *Prober) memberEndpoints(server evidence.Server, m *pb.Member, worked en
 	if cached, _ := p.cached(server); cached.ref.Member == v1alpha1.MemberID(hexID(m.ID)) {
 		// The local member is also probed at its listen URLs, because its advertised URLs may
 		// be unreachable or lead to another server.
-		urls = withoutDuplicates(append(urls, p.localURLs(server)...))
+		urls = withoutDuplicates(append(urls, localURLs(server)...))
 	}
 	return pairEndpoints(urls, credentials)
-}
-
-// localURLs returns the URLs to reach a server from its own host, with the agent's paths of Unix
-// sockets. The server names them in its own root directory.
-func (p *Prober) localURLs(server evidence.Server) []string {
-	urls := localURLs(server)
-	files := hostfs.Root(cmp.Or(p.hostRoot, "/").Proc(strconv.Itoa(server.PID) + "/root"))
-	for i, raw := range urls {
-		u, err := url.Parse(raw)
-		if err != nil || u.Scheme != "unix" && u.Scheme != "unixs" || u.Host != "" || !server.IsRunning() {
-			continue
-		}
-		if at, err := files.Resolve(u.Path); err == nil {
-			urls[i] = u.Scheme + "://" + at
-		}
-	}
-	return urls
 }
 
 // localURLs returns the URLs to reach a server from its own host, loopback URLs first. For a
