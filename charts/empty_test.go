@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestEmptyValues checks that no value without an empty form can be removed, as by a key with nothing
-// behind it in a file with values. A template takes that for false: drains would not be guarded, and
-// helm uninstall would delete the EtcdClusters.
+// TestEmptyValues checks that no value without an empty form can be removed, as by a key with
+// nothing behind it in a file with values. A template takes that for false: drains would not be
+// guarded, and helm uninstall would delete the EtcdClusters.
 func TestEmptyValues(t *testing.T) {
 	text, err := os.ReadFile("holdfast/values.yaml")
 	require.NoError(t, err)

@@ -160,7 +160,7 @@ func TestFiles(t *testing.T) {
 	f.eventually("replaced after a mismatch", func() bool { return f.serves(third) })
 
 	for reason, unusable := range map[string]pki.CertOptions{
-		"is not valid before":             {NotBefore: time.Now().Add(time.Hour)}, // the issuer's clock is ahead
+		"is not valid before":             {NotBefore: time.Now().Add(time.Hour)},
 		"expired on":                      {NotAfter: time.Now().Add(-time.Minute)},
 		"is not valid for " + serviceHost: {Hosts: []string{"webhook.example"}},
 	} {

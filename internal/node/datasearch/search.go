@@ -31,8 +31,8 @@ const (
 	minGap = 10 * time.Minute
 	// mountInterval is how often the mounts are compared with those of the last search.
 	mountInterval = time.Minute
-	// hungAfter is how long after its limit a search counts as hung. A limit does not end a read from a
-	// disk that does not answer.
+	// hungAfter is how long after its limit a search counts as hung. A limit does not end a read
+	// from a disk that does not answer.
 	hungAfter = time.Minute
 )
 
@@ -96,9 +96,9 @@ func (s *Search) Latest() (result Result, isPending bool) {
 // Wake makes Run search again, but not within ten minutes of the last search.
 func (s *Search) Wake() { s.wake.Notify() }
 
-// Run searches until ctx ends: at once, at the interval, and after Wake. A local file system that was
-// mounted since is searched alone, because each login mounts one. It calls notify after each search.
-// It keeps its thread, which has the lowest priority for the CPU and for I/O.
+// Run searches until ctx ends: at once, at the interval, and after Wake. A local file system that
+// was mounted since is searched alone, because each login mounts one. It calls notify after each
+// search. It keeps its thread, which has the lowest priority for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
@@ -157,8 +157,8 @@ func (s *Search) await(ctx context.Context, searched []mount, ended time.Time) (
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
 func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false, nil) }
 
-// search searches fresh mounts, or all if there are none, and replaces the last result. The findings
-// of an earlier search stay if this one is not one of all mounts, or is incomplete.
+// search searches fresh mounts, or all if there are none, and replaces the last result. The
+// findings of an earlier search stay if this one is not one of all mounts, or is incomplete.
 func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result {
 	began := time.Now()
 	s.mu.Lock()

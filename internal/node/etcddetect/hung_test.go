@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// TestHungMount scans a host on which a file system hangs, as NFS whose server is gone, to which the
-// texts of a unit lead.
+// TestHungMount scans a host on which a file system hangs, as NFS whose server is gone, to which
+// the texts of a unit lead.
 func TestHungMount(t *testing.T) {
 	for name, unit := range map[string]string{
 		"link to a directory":     "ExecStart=/usr/bin/etcd --data-dir=/opt/etcd/data",

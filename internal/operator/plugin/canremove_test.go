@@ -134,8 +134,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestNotFoundByAnother: a load balancer or a proxy that is no API server answers 404 to everything.
-// Nothing is known about the node then.
+// TestNotFoundByAnother: a load balancer or a proxy that is no API server answers 404 to
+// everything. Nothing is known about the node then.
 func TestNotFoundByAnother(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(http.NotFound))
 	defer web.Close()

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScriptOfUnreadNodes: a script ends if it cannot read the Nodes. It does not take them for ones
-// without a hold, and goes on to delete what would open them.
+// TestScriptOfUnreadNodes: a script ends if it cannot read the Nodes. It does not take them for
+// ones without a hold, and goes on to delete what would open them.
 func TestScriptOfUnreadNodes(t *testing.T) {
 	for kubectl, isRead := range map[string]bool{"true": true, "false": false, "echo": false} {
 		var script strings.Builder
