@@ -341,7 +341,7 @@ func (s leaveState) request(m int, door quorum.DoorKind) quorum.Request {
 		Node: leaveNode(m), UID: types.UID(h.uid), Labelled: true, Announced: s.announced(m),
 		Addresses: []string{leaveAddress(m)}, User: "alice", Door: door,
 	}
-	if door == quorum.DoorDelete {
+	if door == quorum.DoorDelete || door == quorum.DoorRemove {
 		r.Version = fmt.Sprint(h.version)
 	}
 	return r
