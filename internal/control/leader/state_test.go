@@ -245,7 +245,8 @@ func TestIgnoredObservations(t *testing.T) {
 		}, counted())
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "\n"), "%s", log)
-	require.Contains(t, log.String(), `etcd_cluster=c1 ignored="liar Invalid, liar NotBound, new NeverAsked, new NotBound"`)
+	require.Contains(t, log.String(),
+		`etcd_cluster=c1 ignored="liar Invalid, liar NotBound, new NeverAsked, new NotBound"`)
 	c.Observations = nil
 	m.set(&roundResult{ignored: l.countIgnored([]*v1alpha1.EtcdCluster{c})})
 	require.Empty(t, counted())
