@@ -236,9 +236,9 @@ func TestF22ForgedAnnouncement(t *testing.T) {
 	})
 }
 
-// The URLs of all members name no address of a Node. A worker has the host of one of them as its own
-// address, and announces that member. It does not make the hosts of the others mere claimants, so
-// their words still count.
+// The URLs of all members name no address of a Node. A worker has the host of one of them as its
+// own address, and announces that member. It does not make the hosts of the others mere claimants,
+// so their words still count.
 func TestForgedAddressBesideOthersElsewhere(t *testing.T) {
 	m := modes()["no roles"]
 	for _, c := range []struct{ hosts, forged, other int }{{3, 0, 1}, {3, 2, 0}, {2, 2, 0}} {
