@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -110,6 +111,7 @@ func testAgentObservations(t *testing.T, server *apiserver.Server) {
 	t.Run("node UID", func(t *testing.T) { testNodeUID(t, server, own, mine) })
 	// F27: agents kept grants from being written by large or frequent observations.
 	t.Run("limits", func(t *testing.T) { testLimits(t, own, mine) })
+	t.Run("times", func(t *testing.T) { testTimes(t, own, mine) })
 	t.Run("columns", func(t *testing.T) {
 		require.NoError(t, own.RESTClient().Put().AbsPath(observationPath, mine.GetName()).Body(encode(t, mine)).
 			Do(t.Context()).Error())
@@ -194,6 +196,30 @@ func testNodeUID(t *testing.T, server *apiserver.Server, own *kubernetes.Clients
 		t.Run(name, func(t *testing.T) {
 			requireVerdict(t, test.want, put(t.Context(), test.as, report(mine, test.uid)))
 		})
+	}
+}
+
+// testTimes checks that each time that is stored can be read. One that cannot would make each list
+// of observations fail, and without that nothing is decided.
+func testTimes(t *testing.T, own *kubernetes.Clientset, object *unstructured.Unstructured) {
+	object = object.DeepCopy()
+	for value, want := range map[string]string{
+		"2026-01-02T03:04:05Z":      "",
+		"2026-01-02t03:04:05Z":      "should match",
+		"2026-01-02T03:04:05z":      "should match",
+		"2026-01-02T03:04:05x6Z":    "should match",
+		"2026-01-02T03:04:05+99:99": "should match",
+		"2026-01-02T24:04:05Z":      "must be of type date-time",
+		"2026-02-30T03:04:05Z":      "must be of type date-time",
+	} {
+		object.Object["time"] = value
+		_, err := time.Parse(time.RFC3339, value)
+		require.Equal(t, want == "", err == nil)
+		if err = put(t.Context(), own, object); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
 	}
 }
 

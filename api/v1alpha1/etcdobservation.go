@@ -64,9 +64,12 @@ type Observation struct {
 	// +kubebuilder:validation:MaxLength=64
 	Nonce string `json:"nonce,omitempty"`
 	// Time is when the observation ended, by the observer's clock. It informs people; no decision
-	// compares it.
+	// compares it. The format date-time also admits what no program in Go can read, and one such
+	// value would make each list of observations fail.
 	//
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9-]{10}T[0-9:]{8}Z$`
 	Time metav1.Time `json:"time,omitzero"`
 	// LocalMember is the member that runs on the observer's node.
 	//

@@ -1,6 +1,7 @@
 package holdwatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -60,10 +62,10 @@ func (w *watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
 const noReport = "NoReport"
 
 // heldReason returns why the node is held, by its condition. Agents and the leader write it, with
-// one of a few reasons.
+// one of a few reasons. A kubelet may write any bytes, which no metric accepts.
 func heldReason(node *corev1.Node) string {
-	if c := readiness.FindCondition(node, readiness.NetworkHeld); c != nil && c.Reason != "" {
-		return c.Reason
+	if c := readiness.FindCondition(node, readiness.NetworkHeld); c != nil {
+		return cmp.Or(printable.Quote(c.Reason), noReport)
 	}
 	return noReport
 }

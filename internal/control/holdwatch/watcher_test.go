@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
@@ -29,6 +31,7 @@ func TestWatcher(t *testing.T) {
 		run  func(*testing.T, *fixture)
 	}{
 		{"agent missing", testAgentMissing},
+		{"reason that is no text", testHostileReason},
 		{"late agent", testLateAgent},
 		{"agent at the last moment", testAgentAtLastMoment},
 		{"printed command, taint", testPrintedTaintCommand},
@@ -114,6 +117,26 @@ func testAgentMissing(t *testing.T, f *fixture) {
 	require.Equal(t, 0, w.metric("holds", "overdue"))
 	require.Equal(t, 0, w.metric("oldest_hold_seconds", ""))
 	require.Empty(t, w.tracked)
+}
+
+// A kubelet writes protobuf, in which a text need not be UTF-8.
+func testHostileReason(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	f.createHeldNode("n2")
+	config, err := f.Kubelet("n1")
+	require.NoError(t, err)
+	config.ContentType = runtime.ContentTypeProtobuf
+	kubelet, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	node := f.node("n1")
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+		Type: readiness.NetworkHeld, Status: corev1.ConditionTrue, Reason: "\xff",
+	})
+	_, err = kubelet.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	w.advance(3 * time.Minute)
+	require.Equal(t, readiness.AgentMissing, condition(f.node("n2"), readiness.NetworkHeld).Reason)
 }
 
 func testLateAgent(t *testing.T, f *fixture) {

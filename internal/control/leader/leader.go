@@ -91,6 +91,9 @@ type Leader struct {
 	metrics *metrics
 	wake    loop.Signal
 	logged  loop.LogOnce
+	// waiting are the announced clusters without an EtcdCluster in the last round. An agent may
+	// announce others in each round, so it has none of the rounds before.
+	waiting map[v1alpha1.ClusterID]bool
 	// breakGlass has the break-glass overrides that Nodes had.
 	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.

@@ -18,9 +18,13 @@ import (
 func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
 	create, waiting := membership.PlanObjects(existing, index.announcedClusters(),
 		membership.ObjectLimits{Total: l.MaxClusters, PerNode: l.MaxClustersPerNode})
+	waits := map[v1alpha1.ClusterID]bool{}
 	for _, w := range waiting {
-		l.reportWaiting(w, index)
+		if waits[w.ID] = true; !l.waiting[w.ID] {
+			l.reportWaiting(w, index)
+		}
 	}
+	l.waiting = waits
 	var errs []error
 	for _, object := range create {
 		switch err := l.createAnnounced(ctx, object); {
@@ -33,17 +37,13 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 		default:
 			l.Log.Info("created an EtcdCluster for an announced etcd cluster", "etcd_cluster", object.ID, "node", object.Node)
 		}
-		l.logged.Changed("create/"+string(object.ID), "")
 	}
 	return errors.Join(errs...)
 }
 
 // reportWaiting logs that a cluster has no EtcdCluster, and records an event on each Node that
-// announces it, when that is new.
+// announces it.
 func (l *Leader) reportWaiting(w membership.WaitingCluster, index nodeIndex) {
-	if !l.logged.Changed("create/"+string(w.ID), "too many") {
-		return
-	}
 	l.Log.Warn("not creating an EtcdCluster for an announced etcd cluster: too many exist; "+
 		"delete those of etcd clusters that no longer exist, or raise --max-etcd-clusters",
 		"etcd_cluster", w.ID, "announced_by", w.Announcers, "reason", w.Reason)

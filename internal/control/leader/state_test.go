@@ -37,6 +37,25 @@ func TestAnnouncingNodes(t *testing.T) {
 	require.Len(t, cached, 1)
 }
 
+// An agent announces other clusters in each round. The leader remembers only those of the last one.
+func TestWaitingClusters(t *testing.T) {
+	var events []string
+	l := &Leader{Options: Options{
+		MaxClusters: 1, MaxClustersPerNode: 1, Log: slog.New(slog.DiscardHandler),
+		RecordEvent: func(_ *corev1.ObjectReference, _, _, message string) {
+			events = append(events, strings.Fields(message)[2])
+		},
+	}}
+	existing := []*v1alpha1.EtcdCluster{{ObjectMeta: metav1.ObjectMeta{
+		Name: "a", Annotations: map[string]string{membership.MadeForAnnotation: "worker"},
+	}}}
+	for _, id := range []v1alpha1.ClusterID{"b", "b", "c", "b"} {
+		index := nodeIndex{"worker": {Node: &corev1.Node{}, announced: []evidence.MemberRef{{Cluster: id, Member: "1"}}}}
+		require.NoError(t, l.createClusters(t.Context(), existing, index))
+	}
+	require.Equal(t, []string{"b,", "c,", "b,"}, events)
+}
+
 // TestHasAllAnswers: all bound Nodes that exist must have answered under their own UIDs.
 func TestHasAllAnswers(t *testing.T) {
 	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}

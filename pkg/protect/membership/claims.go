@@ -224,12 +224,21 @@ func (r claimReview) isAtOther(own observation.AnnouncingNode, id v1alpha1.Membe
 	})
 }
 
-// addressesShowNothing reports whether no member is listed at an address of a Node that announces
-// it. Then addresses do not show where the members run.
+// addressesShowNothing reports whether most of the Nodes that announce members have the address of
+// none of theirs. Then addresses do not show where the members run. A single Node with the address
+// of its member does not show the contrary: its kubelet writes that.
 func (r claimReview) addressesShowNothing() bool {
-	return !slices.ContainsFunc(r.announcedMembers(), func(id v1alpha1.MemberID) bool {
-		return len(r.nodesAt(id, r.claimants(id))) > 0
-	})
+	at, elsewhere := 0, 0
+	for _, n := range r.nodes {
+		announced := announcedBy(n, r.snapshot.Cluster)
+		switch {
+		case slices.ContainsFunc(announced, func(id v1alpha1.MemberID) bool { return r.isAt(n, id) }):
+			at++
+		case len(announced) > 0:
+			elsewhere++
+		}
+	}
+	return at < elsewhere
 }
 
 // isAt reports whether the lists name an address of the Node for the member.

@@ -239,3 +239,29 @@ func TestF22ForgedAnnouncement(t *testing.T) {
 		quorumtest.RequireAllowed(t, w, quorumtest.Deletion(1))
 	})
 }
+
+// The URLs of all members name no address of a Node. A worker has the host of one of them as its
+// own address, and announces that member. It does not make the hosts of the others mere claimants,
+// so their words still count.
+func TestForgedAddressBesideOthersElsewhere(t *testing.T) {
+	m := modes()["no roles"]
+	for _, c := range []struct{ hosts, forged, other int }{{3, 0, 1}, {3, 2, 0}, {2, 2, 0}} {
+		for _, isFirst := range []bool{false, true} {
+			w, nodes := m.young(3, 0), m.nodes(c.hosts)
+			for i := range 3 {
+				w.URLs(i, fmt.Sprintf("https://192.168.7.%d:2380", i))
+			}
+			worker, lie := quorumtest.Intruder(c.forged, quorumtest.CopyMembers(w.Cluster.Observations[0].Members)...)
+			worker.Addresses = append(worker.Addresses, fmt.Sprintf("192.168.7.%d", c.forged))
+			w.Cluster.Observations = w.Cluster.Observations[:c.hosts]
+			w.With(lie)
+			if isFirst {
+				bind(w, []observation.AnnouncingNode{nodes[1], worker})
+			}
+			for range 2 {
+				bind(w, append(slices.Clone(nodes), worker))
+			}
+			quorumtest.RequireAllowed(t, w.SilentAt(len(w.Cluster.Observations)-1), quorumtest.Deletion(c.other))
+		}
+	}
+}
