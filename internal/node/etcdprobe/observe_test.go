@@ -316,8 +316,8 @@ func TestUntrustedText(t *testing.T) {
 	got := p.Observe(t.Context(), s.found(), p.Identify(t.Context(), s.found()))
 	requireValid(t, got)
 	require.Contains(t, got.Problem, "one holdfast: etcd member removed [2J w")
-	require.Equal(t, "etcd 2 [2J", got.Members[1].Name)
-	require.NotContains(t, got.Members[1].Reason, "containerd", "a local socket of another member was dialed")
+	require.Equal(t, "etcd 2 [2J", got.Members[0].Name)
+	require.NotContains(t, got.Members[0].Reason, "containerd", "a local socket of another member was dialed")
 	require.NotContains(t, got.Problem, "\n")
 }
 
