@@ -95,7 +95,7 @@ func (l *nodeLoop) run(ctx context.Context) error {
 			// The delay counts from the start of the failed pass, because a pass that hung has
 			// already waited.
 			delay, wake = retry.Next()-time.Since(began), nil
-			if isRefusal(err) { // a policy may refuse one part for ever, and the host may shut down
+			if isRefusal(err) { // a policy may always refuse one part, and the host may shut down
 				pause := min(delay, refusedPause)
 				if err := loop.Wait(ctx, pause, nil); err != nil {
 					return err

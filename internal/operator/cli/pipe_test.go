@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 )
 
-// TestClosedPipe: a command whose output nobody reads any more, as with `| head`, ends by itself.
+// TestClosedPipe: a command whose output is not read any more, as with `| head`, ends by itself.
 // Otherwise break-glass would leave the webhook stopped.
 func TestClosedPipe(t *testing.T) {
 	const child = "HOLDFAST_TEST_CHILD"

@@ -213,7 +213,7 @@ func uninstallByScript(t *testing.T, f *uninstallFixture) {
 	require.NoError(t, err)
 	taint("etcd", "readiness.k8s.io/holdfast")
 	taint("etcd", "example.org/before")
-	// Whoever may create Roles in a namespace chooses their names, which a shell must not run.
+	// An account that may create Roles in a namespace chooses their names. A shell must not run them.
 	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{
 		"namespace":"default","name":"holdfast; exit 7 #","labels":{"app.kubernetes.io/part-of":"holdfast"}}}`)
 	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{

@@ -67,8 +67,8 @@ func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwn
 
 // sortData returns a scan in which the data of members are servers that do not run, and the data
 // whose owner is unknown are places that could not be read. The old data of a server is no server
-// once its member has left. What may start a server has other data, if that which was found is that
-// of no member here.
+// once its member has left. A unit that may start a server has other data, if the data that was
+// found is that of no member here.
 func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
 	isUnused := func(f evidence.FoundServer) bool {
 		return f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft

@@ -57,7 +57,7 @@ func clusterOf(ref evidence.MemberRef, in Inputs) *v1alpha1.EtcdCluster {
 
 // HasNoMemberOf reports whether a complete scan proves that the host has no member of the cluster.
 // Each server that it found has left its cluster, has no data, or has answered as a member of
-// another cluster, no other data is that of a member of the cluster, and nothing may start a server
+// another cluster. No other data is that of a member of the cluster, and nothing may start a server
 // whose data was not found.
 func HasNoMemberOf(cluster v1alpha1.ClusterID, scan evidence.Scan) bool {
 	isDoubtful := func(d evidence.Data) bool { return d.Ref.Cluster == cluster || d.Starter != "" }
