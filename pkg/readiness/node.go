@@ -111,7 +111,9 @@ func cordonOwner(n *corev1.Node) string {
 				Annotations fields `json:"f:annotations"`
 			} `json:"f:metadata"`
 		}
-		_ = json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) // a later format has no such fields
+		if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned) != nil {
+			continue // a later format of managedFields proves nothing
+		}
 		_, bit := owned.Spec["f:unschedulable"]
 		if _, record := owned.Metadata.Annotations["f:"+HoldAnnotation]; bit && !record {
 			return entry.Manager

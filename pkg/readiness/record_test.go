@@ -87,6 +87,7 @@ func TestCordonOwner(t *testing.T) {
 		"no owner, by the policy": {unchanged, ""},
 		"agent":                   {owned(FieldManager, "", cordon), ""},
 		"person":                  {owned("kubectl", "", cordon), "kubectl"},
+		"later format":            {owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}},"f:metadata":7}`), ""},
 		"record in the same write": {
 			owned("policy", "",
 				`{"f:metadata":{"f:annotations":{"f:holdfast.dev/hold":{}}},"f:spec":{"f:unschedulable":{}}}`), "",

@@ -40,7 +40,7 @@ func TestHungSearch(t *testing.T) {
 	s.Once(t.Context())
 	for age, want := range map[time.Duration]string{
 		time.Hour:     "",
-		2 * time.Hour: "it hangs since ",
+		2 * time.Hour: "it has hung since ",
 	} {
 		s.began = time.Now().Add(-age)
 		result, isPending := s.Latest()

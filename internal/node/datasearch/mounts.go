@@ -214,7 +214,8 @@ func splitPath(name string) []string {
 func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
 	table, err := mountTable()
 	return slices.DeleteFunc(dirs, func(dir string) bool {
-		return slices.ContainsFunc(table, func(m mount) bool { return m.dir == filepath.Join(string(root), dir) })
+		at := filepath.Join(string(root), dir)
+		return slices.ContainsFunc(table, func(m mount) bool { return m.dir == at })
 	}), err
 }
 

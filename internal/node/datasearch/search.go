@@ -87,7 +87,7 @@ func (s *Search) Latest() (result Result, isPending bool) {
 	}
 	result = *s.latest
 	if !s.began.IsZero() && time.Since(s.began) > s.limits.MaxTime+hungAfter {
-		result.Incomplete = fmt.Sprintf("it hangs since %s; check for a disk that does not answer",
+		result.Incomplete = fmt.Sprintf("it has hung since %s; check for a disk that does not answer",
 			s.began.UTC().Format(time.RFC3339))
 	}
 	return result, false

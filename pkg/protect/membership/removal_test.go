@@ -49,8 +49,8 @@ func TestResolveRemoval(t *testing.T) {
 		},
 		"by an EtcdMember, over": {
 			change: func(g *v1alpha1.Grant) { g.Remove = door("") }, node: written, after: over,
-			why: "member a is still in the member list, and may be removed at any time, unless its EtcdMember asks for that " +
-				"no more",
+			why: "member a is still in the member list, and may be removed at any time, unless its EtcdMember " +
+				"no longer requests that",
 		},
 		"deletion, and written since": {
 			change: func(g *v1alpha1.Grant) { g.Delete = door("9") }, node: written, after: young, why: inProgress,

@@ -132,7 +132,7 @@ func resolveRemoved(
 ) (how string, isEnded bool) {
 	if observation.IsListedByAny(s.Lists, id) {
 		return fmt.Sprintf("member %s is still in the member list, and may be removed at any time, unless its EtcdMember "+
-			"asks for that no more", id), false
+			"no longer requests that", id), false
 	}
 	return fmt.Sprintf("member %s has left the member list", id), true
 }

@@ -232,14 +232,13 @@ func (s Snapshot) IsClean(id v1alpha1.MemberID) bool {
 	}))
 }
 
-// answersWith returns the answers in which the member's entry satisfies the condition. The zero
-// value, of a member that is not listed, must not satisfy it.
+// answersWith returns the answers in which the member's entry satisfies the condition.
 func (s Snapshot) answersWith(
 	id v1alpha1.MemberID, condition func(v1alpha1.MemberStatus) bool,
 ) []v1alpha1.Observation {
 	return slices.DeleteFunc(slices.Clone(s.Answers), func(o v1alpha1.Observation) bool {
-		m, _ := observation.FindMember(o, id)
-		return !condition(m)
+		m, isListed := observation.FindMember(o, id)
+		return !isListed || !condition(m)
 	})
 }
 
