@@ -1,33 +1,19 @@
 package datasearch
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 )
 
-// TestHungMount searches a host on which a file system hangs: its server never answers, so every
-// access to it waits, as with NFS whose server is gone.
+// TestHungMount searches a host on which a file system hangs.
 func TestHungMount(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{"/mnt/hung/x": "x", "/srv/etcd/member/wal" + segment: "x"})
-	dir := filepath.Join(root, "mnt/hung")
-	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Skipf("SKIPPED: a hung file system is not tested, because this test may not open /dev/fuse: %v", err)
-	}
-	defer func() { require.NoError(t, unix.Close(server)) }()
-	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d", server, os.Getuid(), os.Getgid())
-	if err := unix.Mount("hung", dir, "fuse", 0, options); err != nil {
-		t.Skipf("SKIPPED: a hung file system is not tested, because this test may not mount one: %v", err)
-	}
-	defer func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	defer hosttest.MountHung(t, filepath.Join(root, "mnt/hung"))()
 	result := newSearch(root, Limits{}).Once(t.Context())
 	require.Equal(t, []string{"/srv/etcd/member/wal"}, result.LogDirs)
 	require.Empty(t, result.Incomplete)

@@ -1,14 +1,11 @@
 package etcddetect
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
@@ -28,16 +25,7 @@ func TestHungMount(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{
 				"/nfs/x": "x", "/opt/etcd": "-> ../nfs/etcd", "/srv/link": "-> /opt", etcdUnit: serviceOf(unit),
 			})
-			server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
-			if err != nil {
-				t.Skipf("SKIPPED: a hung file system is not tested, because this test may not open /dev/fuse: %v", err)
-			}
-			dir := filepath.Join(root, "nfs")
-			options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d", server, os.Getuid(), os.Getgid())
-			if err := unix.Mount("hung", dir, "fuse", 0, options); err != nil {
-				require.NoError(t, unix.Close(server))
-				t.Skipf("SKIPPED: a hung file system is not tested, because this test may not mount one: %v", err)
-			}
+			end := hosttest.MountHung(t, filepath.Join(root, "nfs"))
 			ended := make(chan evidence.Scan, 1)
 			go func() { ended <- New(hostfs.Root(root), nil).Detect() }()
 			var findings evidence.Scan
@@ -47,8 +35,7 @@ func TestHungMount(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				hasHung = true
 			}
-			require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH))
-			require.NoError(t, unix.Close(server)) // ends what hangs
+			end()
 			if hasHung {
 				<-ended
 			}

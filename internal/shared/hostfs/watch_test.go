@@ -48,15 +48,6 @@ func TestUpdateRetriesAbsentDirectory(t *testing.T) {
 	}
 }
 
-// A mount of a directory that was removed can be opened, but has no path.
-func TestUpdateSkipsDirectoryWithoutPath(t *testing.T) {
-	w := newDirWatch(t.TempDir(), "/", func(string) error { return syscall.ENOENT })
-	changed, err := w.update()
-	require.NoError(t, err)
-	require.False(t, changed)
-	require.Empty(t, w.dirs)
-}
-
 // The operator may name the host's root by a link. A target that appears later is watched
 // too.
 func TestUpdateFollowsRootLink(t *testing.T) {
