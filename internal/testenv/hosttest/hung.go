@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountHung mounts a file system on a directory whose server never answers, so every access to it
-// waits, as with NFS whose server is gone. The returned function ends all that waits, and the mount.
-// Where a test may not mount, the test is skipped.
+// MountHung mounts a file system on a directory whose server never answers. So every access to it
+// waits, as with NFS whose server is gone. The returned function ends the mount, and what waits for
+// it. Where a test may not mount, it is skipped.
 func MountHung(t *testing.T, dir string) (end func()) {
 	t.Helper()
 	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
