@@ -28,14 +28,15 @@ const (
 	// reviews in each measurement.
 	floodWriters, floodReviews = 40, 5
 	floodRounds                = 6
-	// floodNoise is added to the limit: the client of the flood runs on the same processors as the
-	// API server and etcd, with the race detector, and on a busy machine single reviews take longer.
-	floodNoise = 100 * time.Millisecond
+	// floodWithout is a lower bound of how much longer reviews take where the flood has the seats
+	// of all priority levels. Measured: 2.2 to 2.7 times.
+	floodWithout = 1.4
 )
 
 // TestFlood: root on one worker has the token of its agent, and updates the observation of that
-// node as often as the API server lets it. All reviews are answered, within twice the usual time,
-// with the shipped policies and priorities and the real accounts of all parties.
+// node as often as the API server lets it. All reviews are answered, with the shipped policies and
+// priorities and the real accounts of all parties, and sooner than without the priority level. Both
+// are measured beside the same flood: its client uses the same processors as the servers.
 func TestFlood(t *testing.T) {
 	server := apiserver.NewInstalled(t)
 	// The test calls the reviewer itself. Without a webhook, the API server would delete no Node.
@@ -67,24 +68,40 @@ func TestFlood(t *testing.T) {
 	})
 	report := v1alpha1.Observation{Node: worker.Name, NodeUID: worker.UID}
 	evil, name := clientOf("holdfast-agent", worker.Name), v1alpha1.ObservationName(f.ClusterID, worker.Name)
-	var limit, flooded, glass time.Duration
-	// Other tests use the same processors, which can only slow a round down. So one good round
-	// is enough.
-	for round := 0; round < floodRounds && (round == 0 || max(flooded, glass) >= limit); round++ {
+	shipped := setSeats(t, server, 400)
+	var flooded, glass, without time.Duration
+	isSlower := func() bool { return without.Seconds() > floodWithout*max(flooded, glass).Seconds() }
+	// Other tests use the same processors. So one good round is enough.
+	for round := 0; round < floodRounds && !isSlower(); round++ {
+		setSeats(t, server, shipped)
 		calm := reviewer.median(t, f, nil)
-		limit = 2*calm + floodNoise
 		flood := newFlood(t, evil, report, name)
 		flooded = reviewer.median(t, f, nil)
 		glass = reviewer.median(t, f, &quorum.BreakGlass{Until: time.Now().Add(time.Minute), Reason: "test"})
+		setSeats(t, server, 400)
+		without = reviewer.median(t, f, nil)
 		flood.stop()
-		t.Logf("a review: %s; during %s: %s, with break-glass %s", calm, flood, flooded, glass)
+		t.Logf("a review: %s; during %s: %s, with break-glass %s, without the priority level %s",
+			calm, flood, flooded, glass, without)
 		require.Positive(t, flood.writes.Load())
 	}
 	// The policy keeps an EtcdCluster with grants from being deleted after the test.
 	clear := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"grants":null}}`))
 	require.NoError(t, f.Client.Patch(t.Context(), f.EmptyCluster(), clear))
-	require.Less(t, flooded, limit)
-	require.Less(t, glass, limit)
+	require.True(t, isSlower())
+}
+
+// setSeats gives shares to the priority level of observations, and returns those that it had.
+func setSeats(t *testing.T, server *apiserver.Server, shares int32) int32 {
+	t.Helper()
+	levels := server.Client().FlowcontrolV1().PriorityLevelConfigurations()
+	level, err := levels.Get(t.Context(), "holdfast-observations", metav1.GetOptions{})
+	require.NoError(t, err)
+	before := *level.Spec.Limited.NominalConcurrencyShares
+	*level.Spec.Limited.NominalConcurrencyShares = shares
+	_, err = levels.Update(t.Context(), level, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return before
 }
 
 // waitForLevel waits until the requests of an agent have the priority level of the manifests.
