@@ -57,7 +57,7 @@ func testSlowPosts(t *testing.T, f *fixture) {
 			require.Eventually(t, func() bool { // until the clients are at work
 				peak = max(peak, replica.memory(t))
 				return replica.rejected(t) >= rejected+clients || peak > maxMemory
-			}, soon, 20*time.Millisecond)
+			}, 3*soon, 20*time.Millisecond)
 			during := f.verdictTime(t)
 			for range 20 {
 				peak = max(peak, replica.memory(t))
