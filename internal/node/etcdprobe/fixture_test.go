@@ -24,13 +24,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// maxObserveTime is the limit of one Observe: twice the timeout, with a margin for a machine
-// that runs other tests at the same time.
-const maxObserveTime = 2*defaultTimeout + 2*time.Second
+const (
+	// testTimeout is longer than that of an agent: the machine runs other tests at the same time.
+	testTimeout = 3 * defaultTimeout
+	// maxObserveTime is the limit of one Observe: twice the timeout, with a margin.
+	maxObserveTime = 2*testTimeout + testTimeout/2
+)
 
 func newTestProber(t *testing.T) *Prober {
 	t.Helper()
-	p := New(Options{Timeout: 1500 * time.Millisecond})
+	p := New(Options{Timeout: testTimeout})
 	t.Cleanup(p.Close)
 	return p
 }
@@ -105,8 +108,11 @@ type fakeServer struct {
 	pb.UnimplementedMaintenanceServer
 	url    string
 	header *pb.ResponseHeader
-	// others are the other members in the member list. list replaces the whole list.
+	// others are the other members in the member list. list replaces the whole list, from the request
+	// after oldLists.
 	others, list []*pb.Member
+	oldLists     int32
+	lists        atomic.Int32
 	// alarms is the response to Alarm. If it is nil, there is no leader: Alarm fails.
 	alarms *pb.AlarmResponse
 	// onRead returns the result of the n-th read, from 1. If it is nil, all reads succeed.
@@ -152,7 +158,7 @@ func (s *fakeServer) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse
 
 // MemberList ignores the request's Linearizable, as servers up to 3.4 do.
 func (s *fakeServer) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {
-	if s.list != nil {
+	if n := s.lists.Add(1); s.list != nil && n > s.oldLists {
 		return &pb.MemberListResponse{Header: s.header, Members: s.list}, nil
 	}
 	return &pb.MemberListResponse{Header: s.header, Members: append([]*pb.Member{s.self()}, s.others...)}, nil

@@ -23,8 +23,9 @@ type memberList struct {
 	members []*pb.Member
 	// leader is the leader according to the responding server, 0 if it has none.
 	leader uint64
-	// endpoint is the source of the list.
+	// endpoint is the source of the list, and server the member there.
 	endpoint endpoint
+	server   uint64
 	// err is the reason that no quorum confirmed the list. If it is nil, the list is linearizable.
 	err error
 	// noAlarms means that the cluster has no alarm. Otherwise only a request for the alarms tells.
@@ -32,12 +33,11 @@ type memberList struct {
 }
 
 // fetchMembersAt requests the member list from one server. If no quorum confirms the list, it
-// returns the server's own, possibly stale list together with the error. Member 0 stands for
-// any member of the cluster.
+// returns the server's own, possibly stale list together with the error.
 func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member uint64) memberList {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	list := memberList{endpoint: e}
+	list := memberList{endpoint: e, server: member}
 	list.err = p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
 		client := pb.NewClusterClient(conn)
 		var status *pb.StatusResponse
@@ -46,8 +46,6 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 		var requests sync.WaitGroup
 		requests.Go(func() { status, statusErr = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}) })
 		requests.Go(func() { stale, staleErr = client.MemberList(ctx, &pb.MemberListRequest{}) })
-		// Servers up to 3.4 ignore Linearizable and return their own list. After a
-		// linearizable read on the same server, that list is as recent as the read.
 		readErr := readKey(ctx, conn, cluster, member, false)
 		requests.Wait()
 		if statusErr != nil {
@@ -72,9 +70,10 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 }
 
 // confirm reads the member list, and whether there are alarms, from a server that has just served a
-// linearizable read. The data of the server is then as recent as that read, also its status, whose
-// errors contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So
-// only a cluster with an error needs the request for alarms, which writes to its raft log.
+// linearizable read. The data of the server is then as recent as that read: its own member list, so
+// that a linearizable one is not needed, which etcd has since 3.5, and its status, whose errors
+// contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only a
+// cluster with an error needs the request for alarms, which writes to its raft log.
 func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {
 	var noAlarms bool
 	var requests sync.WaitGroup
@@ -82,7 +81,7 @@ func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster
 		status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 		noAlarms = err == nil && len(status.Errors) == 0 && checkHeader(status.Header, cluster, member) == nil
 	})
-	confirmed, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{Linearizable: true})
+	confirmed, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{})
 	requests.Wait()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -28,6 +29,24 @@ func TestListFromEtcd34(t *testing.T) {
 	require.Contains(t, got.Problem, "request timed out")
 	require.Len(t, got.Members, 1)
 	require.False(t, got.Members[0].Healthy)
+}
+
+// A list is confirmed by a read before it. That read proves the health of its server, which is read
+// only once.
+func TestListAfterRead(t *testing.T) {
+	var s *fakeServer
+	s = newFakeServer(t, func(int32) error {
+		for s.lists.Load() == 0 {
+			_ = loop.Wait(t.Context(), time.Millisecond, nil)
+		}
+		return nil
+	})
+	s.oldLists, s.list = 1, []*pb.Member{s.self(), {ID: 7}} // A member joins after the first answer.
+	got := s.observe(t)
+	require.True(t, got.Linearizable, got.Problem)
+	require.Len(t, got.Members, 2)
+	require.True(t, got.Members[1].Healthy)
+	require.EqualValues(t, 1, s.reads.Load())
 }
 
 // The list of the local server shows each change of the membership: a member that was added, that

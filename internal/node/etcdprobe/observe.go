@@ -18,10 +18,9 @@ import (
 )
 
 // Observe reports the health of every member of a local server's cluster. It fetches a
-// member list that a quorum confirms, and probes all members in parallel through their own
-// URLs. Members that are cached from before are probed without waiting for the list. If a
-// member hangs, Observe takes the Prober's timeout, and never more than twice that. The
-// caller sets Node, NodeUID and Nonce.
+// member list that a quorum confirms, and then probes all other members in parallel through
+// their own URLs. If a member hangs, Observe takes the Prober's timeout more, so never more than
+// twice that. The caller sets Node, NodeUID and Nonce.
 func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
 	cluster, member, err := parseRef(identity.Ref)
@@ -30,9 +29,6 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		return withinLimits(o)
 	}
 	local := identifiedServer{server, cluster, member}
-	cached, _ := p.cached(server)
-	prefetched := p.startPrefetch(ctx, local, cached)
-	defer prefetched.stop()
 	list, own := p.fetchMembers(ctx, local)
 	if own.leader != 0 {
 		o.Leader = v1alpha1.MemberID(hexID(own.leader))
@@ -42,12 +38,13 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 	} else {
 		worked := list.endpoint
 		if own.err != nil { // the list came from another member
+			cached, _ := p.cached(server)
 			worked = cached.endpoint
 		}
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	listProbe{p, local, list, prefetched}.run(ctx, &o)
+	listProbe{p, local, list}.run(ctx, &o)
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
@@ -68,12 +65,12 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 	})
 }
 
-// A listProbe probes all members of a list in parallel, and fetches the cluster's alarms.
+// A listProbe probes the members of a list in parallel, and fetches the cluster's alarms. The
+// member that returned a confirmed list needs no further probe.
 type listProbe struct {
 	*Prober
-	local      identifiedServer
-	list       memberList
-	prefetched *prefetch
+	local identifiedServer
+	list  memberList
 }
 
 // run adds the results to the observation.
@@ -98,8 +95,8 @@ func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan
 	for i, m := range members {
 		o.Members[i] = newMemberStatus(m)
 		go func() {
-			status, ok := p.prefetched.result(m)
-			if !ok {
+			status := newMemberStatus(m)
+			if status.Healthy = p.list.err == nil && p.list.server == m.ID; !status.Healthy {
 				status = p.probeMember(ctx, p.local, m, p.list.endpoint)
 			}
 			results <- func() {
