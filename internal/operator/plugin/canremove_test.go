@@ -42,7 +42,7 @@ func canRemove(t *testing.T, c *reviewedCluster) {
 	requireGolden(t, "can-remove-unknown.json", unknown.out)
 	require.Equal(t, 2, unknown.code)
 	answered := make(chan commandResult)
-	go func() { answered <- c.run("can-remove", etcd(0), "--wait", "--timeout=30s") }()
+	go func() { answered <- c.run("can-remove", etcd(0), "--wait", "--timeout=2m") }()
 	c.PublishAll("unanswered")
 	require.Equal(t, 0, (<-answered).code)
 
