@@ -52,6 +52,7 @@ func recordRefreshes(
 			Client: client, ConfigMaps: api.CoreV1().ConfigMaps(namespace), Name: inventory,
 			Nodes:   func(context.Context) ([]*corev1.Node, error) { return nodes(), nil },
 			Metrics: spcapi.NewMetrics(), Log: slog.New(slog.DiscardHandler),
+			RecordEvent: func(*corev1.ObjectReference, string, string, string) {},
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), duration)
 		defer cancel()

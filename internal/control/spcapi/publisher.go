@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,9 +26,8 @@ const (
 	// refreshInterval is the time between two refreshes. The API's own autoscaler also sends
 	// at most one request a minute.
 	refreshInterval = time.Minute
-	// maxIntervals is the longest pause after failed refreshes, in intervals. The API can
-	// request a longer one.
-	maxIntervals = 10
+	// maxPause is the longest pause after failed refreshes. The API can request a longer one.
+	maxPause = 10 * time.Minute
 	// jitter is the share of a pause that is added at random. The pause never becomes shorter.
 	jitter = 0.1
 	// maxPacked is the size limit of a ConfigMap (core validation: 1 MiB of data) with a
@@ -56,22 +54,16 @@ type Publisher struct {
 	Namespace, Name string
 	// Nodes lists the cluster's Nodes.
 	Nodes func(context.Context) ([]*corev1.Node, error)
-	// RecordEvent records an event about the inventory's ConfigMap. It may be nil.
+	// RecordEvent records an event about the inventory's ConfigMap.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Metrics     *Metrics
 	Log         *slog.Logger
-	// Interval is for tests. 0 means a minute.
-	Interval time.Duration
 }
 
 // Run publishes until ctx ends and returns the cause. While the API cannot be read, the
 // last list stays.
 func (p *Publisher) Run(ctx context.Context) error {
-	r := &publisherRun{Publisher: p, every: p.Interval}
-	if r.every == 0 {
-		r.every = refreshInterval
-	}
-	r.retry = loop.NewRetry(loop.Backoff(r.every, maxIntervals*r.every))
+	r := &publisherRun{Publisher: p, retry: loop.NewRetry(loop.Backoff(refreshInterval, maxPause))}
 	defer p.Metrics.stopLeading()
 	if p.Client.isTokenUnencrypted() {
 		p.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
@@ -93,26 +85,23 @@ func (p *Publisher) Run(ctx context.Context) error {
 // ConfigMaps, not from this state.
 type publisherRun struct {
 	*Publisher
-	every time.Duration
-	retry *loop.Retry
+	retry  *loop.Retry
+	logged loop.LogOnce
 
-	published    *spc.Inventory // the content of the ConfigMap
-	index        *spc.Index     // of the last list that was read
-	listed       time.Time      // when that list was requested
-	result       RefreshResult  // of the API, when that list was read
-	success      time.Time      // of the last refresh whose list was published
-	absences     spc.Absences
-	hasSucceeded bool   // a refresh of this run has succeeded
-	failure      string // the last one that was logged
-	partial      string
-	reported     map[string]bool
+	published *spc.Inventory // the content of the ConfigMap
+	index     *spc.Index     // of the last list that was read
+	listed    time.Time      // when that list was requested
+	result    RefreshResult  // of the API, when that list was read
+	success   time.Time      // of the last refresh whose list was published
+	absences  spc.Absences
+	reported  map[string]bool
 }
 
 // nextPause returns the pause after a refresh that ended with err.
 func (r *publisherRun) nextPause(err error) time.Duration {
 	if err == nil {
 		r.retry.Reset()
-		return wait.Jitter(r.every, jitter)
+		return wait.Jitter(refreshInterval, jitter)
 	}
 	pause := r.retry.Next()
 	if status := new(StatusError); errors.As(err, &status) && status.RetryAfter > pause {
@@ -139,8 +128,8 @@ func (r *publisherRun) resume(ctx context.Context) time.Duration {
 	if err != nil {
 		return 0
 	}
-	left := r.every - time.Since(attempted)
-	if left > r.every { // the time is in the future: a clock is wrong
+	left := refreshInterval - time.Since(attempted)
+	if left > refreshInterval { // the time is in the future: a clock is wrong
 		return 0
 	}
 	return left
@@ -171,11 +160,12 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 		r.reportSummary(ctx, now)
 	}
 	r.Metrics.setSummary(summary, r.success)
-	status := inventoryStatus{
-		attempted: began, success: r.success, problems: []error{err, r.result.PartialErr, groupsErr},
-		cluster: r.result.Cluster, summary: summary,
-	}
-	if failed := errors.Join(groupsErr, r.writeStatus(ctx, status)); failed != nil && ctx.Err() == nil {
+	// The status has a ConfigMap of its own, which does not wake the agents.
+	statusErr := r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
+		m.Data = r.status(began, errors.Join(err, r.result.PartialErr, groupsErr), summary)
+		return nil
+	})
+	if failed := errors.Join(groupsErr, statusErr); failed != nil && ctx.Err() == nil {
 		r.Log.WarnContext(ctx, "failed to write spc groups or status", "err", failed)
 	}
 	return err
@@ -269,15 +259,6 @@ func (r *publisherRun) write(ctx context.Context, name string, packed []byte) er
 	})
 }
 
-// writeStatus writes the status into a ConfigMap of its own, which does not wake the
-// agents.
-func (r *publisherRun) writeStatus(ctx context.Context, s inventoryStatus) error {
-	return r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
-		m.Data = s.data()
-		return nil
-	})
-}
-
 // put writes a ConfigMap if fill changes it. fill gets an empty one if it does not exist.
 func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.ConfigMap) error) error {
 	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
@@ -306,33 +287,22 @@ func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.C
 // changed.
 func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 	switch {
-	case err != nil && err.Error() != r.failure:
-		r.failure = err.Error()
+	case err != nil && r.logged.Changed("refresh", err.Error()):
 		listAge := formatAge(r.success, time.Now())
 		r.Log.WarnContext(ctx, "failed to refresh spc inventory; using the last list", "err", err, "list_age", listAge)
 		r.recordEvent("SPCNotRefreshed", fmt.Sprintf("failed to refresh the list of machines; the last list stays in use "+
-			"(%s): %s", listAge, r.failure))
-	case err == nil && (r.failure != "" || !r.hasSucceeded):
-		r.failure, r.hasSucceeded = "", true
+			"(%s): %s", listAge, err))
+	case err == nil && r.logged.Changed("refresh", "succeeded"):
 		r.Log.InfoContext(ctx, "refreshed spc inventory", "machines", len(r.result.Machines),
 			"cluster", r.result.Cluster.Name, "provider", r.result.Cluster.Provider)
 	}
-	partial := ""
-	if r.result.PartialErr != nil {
-		partial = strings.ReplaceAll(r.result.PartialErr.Error(), "\n", "; ")
+	if partial := r.result.PartialErr; r.logged.ChangedErrorText("partial", partial) && partial != nil {
+		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date", "err", partial)
 	}
-	if partial != r.partial && partial != "" {
-		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date",
-			"err", r.result.PartialErr)
-	}
-	r.partial = partial
 }
 
 // recordEvent records a warning about the inventory.
 func (r *publisherRun) recordEvent(reason, message string) {
-	if r.RecordEvent == nil {
-		return
-	}
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: r.Namespace, Name: r.Name}
 	r.RecordEvent(about, corev1.EventTypeWarning, reason, message)
 }

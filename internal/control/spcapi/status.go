@@ -28,50 +28,33 @@ const (
 	maxEvents = 10
 )
 
-// inventoryStatus describes the inventory for operators.
-type inventoryStatus struct {
-	attempted, success time.Time
-	// problems may have nil errors.
-	problems []error
-	cluster  spc.Cluster
-	summary  *spc.Summary
-}
-
-// data returns the data of the status ConfigMap.
-func (s inventoryStatus) data() map[string]string {
-	data := map[string]string{statusAttempted: s.attempted.UTC().Format(time.RFC3339)}
-	data[statusAge] = formatAge(s.success, s.attempted)
-	if !s.success.IsZero() {
-		data[statusSucceeded] = s.success.UTC().Format(time.RFC3339)
+// status returns the data of the status ConfigMap, which describes the inventory for operators.
+func (r *publisherRun) status(attempted time.Time, problem error, summary *spc.Summary) map[string]string {
+	data := map[string]string{
+		statusAttempted: attempted.UTC().Format(time.RFC3339), statusAge: formatAge(r.success, attempted), statusProblem: "",
 	}
-	var problems []string
-	for _, err := range s.problems {
-		if err != nil {
-			problems = append(problems, err.Error())
-		}
+	if !r.success.IsZero() {
+		data[statusSucceeded] = r.success.UTC().Format(time.RFC3339)
 	}
-	data[statusProblem] = strings.Join(problems, "\n")
-	if c := s.cluster; c.Name != "" {
+	if problem != nil {
+		data[statusProblem] = problem.Error()
+	}
+	if c := r.result.Cluster; c.Name != "" {
 		data["cluster"] = fmt.Sprintf("%s (%s, %s, %s)", c.Name, c.InstanceID, c.Provider, c.State)
 	}
-	if s.summary == nil {
+	if summary == nil {
 		return data
 	}
-	data["places"] = formatMachines(s.summary.Machines)
-	data["groups"] = formatGroups(s.summary.Groups)
+	data["places"] = formatMachines(summary.Machines)
+	data["groups"] = formatGroups(summary.Groups)
 	var withoutNode []string
-	for _, m := range s.summary.MachinesWithoutNode {
+	for _, m := range summary.MachinesWithoutNode {
 		withoutNode = append(withoutNode, describeWithoutNode(m))
 	}
 	data["machines-without-a-node"] = joinLines(withoutNode)
-	data["nodes-without-a-machine"] = joinLines(sortedPairs(s.summary.NodesWithoutMachine))
-	data["nodes-in-doubt"] = joinLines(sortedPairs(s.summary.NodesInConflict))
-	several := s.summary.MachinesWithSeveralNodes
-	var doubled []string
-	for _, instance := range slices.Sorted(maps.Keys(several)) {
-		doubled = append(doubled, instance+": "+strings.Join(several[instance], ", "))
-	}
-	data["machines-with-several-nodes"] = joinLines(doubled)
+	data["nodes-without-a-machine"] = joinLines(sortedPairs(summary.NodesWithoutMachine))
+	data["nodes-in-doubt"] = joinLines(sortedPairs(summary.NodesInConflict))
+	data["machines-with-several-nodes"] = joinLines(severalNodes(*summary))
 	return data
 }
 
@@ -93,6 +76,15 @@ func sortedPairs(of map[string]string) []string {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		found = append(found, name+": "+of[name])
+	}
+	return found
+}
+
+// severalNodes returns a line for each machine with several Nodes.
+func severalNodes(s spc.Summary) []string {
+	var found []string
+	for _, instance := range slices.Sorted(maps.Keys(s.MachinesWithSeveralNodes)) {
+		found = append(found, instance+": "+strings.Join(s.MachinesWithSeveralNodes[instance], ", "))
 	}
 	return found
 }
@@ -142,10 +134,9 @@ func (r *publisherRun) reportSummary(ctx context.Context, c spc.Summary) {
 		report("SPCMachineNeverNode",
 			"SPC machine "+describeWithoutNode(m)+"; check it in SPC, because an autoscaler waits for it")
 	}
-	for _, instance := range slices.Sorted(maps.Keys(c.MachinesWithSeveralNodes)) {
-		report("SPCMachineDoubled", fmt.Sprintf("several Nodes match SPC instance %s: %s; delete the obsolete Node with "+
-			"kubectl, because an autoscaler would delete the machine as well",
-			instance, strings.Join(c.MachinesWithSeveralNodes[instance], ", ")))
+	for _, line := range severalNodes(c) {
+		report("SPCMachineDoubled", "several Nodes match SPC instance "+line+"; delete the obsolete Node with kubectl, "+
+			"because an autoscaler would delete the machine as well")
 	}
 	for _, line := range sortedPairs(c.NodesWithoutMachine) {
 		report("SPCNodeWithoutMachine", "node "+line)
