@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/pkg/spc"
@@ -83,36 +84,19 @@ func (c *Client) Refresh(ctx context.Context) (RefreshResult, error) {
 	return a, nil
 }
 
-func (c *Client) listMachines(ctx context.Context, s refreshSettings) ([]spc.Record, error) {
-	records := []spc.Record{}
-	err := c.get(ctx, s, "/nodes", func(body io.Reader) error {
-		return decodeList(body, "nodes", func(entry json.RawMessage) error {
-			var r spc.Record
-			if err := json.Unmarshal(entry, &r); err != nil {
-				return err
-			}
-			if err := checkRecord(&r, s.cluster); err != nil {
-				return err
-			}
-			records = append(records, r)
-			return nil
-		})
+func (c *Client) listMachines(ctx context.Context, s refreshSettings) (records []spc.Record, err error) {
+	err = c.get(ctx, s, "/nodes", func(body io.Reader) error {
+		records, err = decodeList(body, "nodes", func(r *spc.Record) error { return checkRecord(r, s.cluster) })
+		return err
 	})
 	return records, err
 }
 
 // listPools lists the node pools. The API of 2016 has none and responds with 404.
-func (c *Client) listPools(ctx context.Context, s refreshSettings) ([]spc.Pool, error) {
-	pools := []spc.Pool{}
-	err := c.get(ctx, s, "/nodepools", func(body io.Reader) error {
-		return decodeList(body, "node pools", func(entry json.RawMessage) error {
-			var p spc.Pool
-			if err := json.Unmarshal(entry, &p); err != nil {
-				return err
-			}
-			pools = append(pools, p)
-			return nil
-		})
+func (c *Client) listPools(ctx context.Context, s refreshSettings) (pools []spc.Pool, err error) {
+	err = c.get(ctx, s, "/nodepools", func(body io.Reader) error {
+		pools, err = decodeList(body, "node pools", func(*spc.Pool) error { return nil })
+		return err
 	})
 	if status := new(StatusError); errors.As(err, &status) && status.Code == http.StatusNotFound {
 		return nil, nil
@@ -135,13 +119,16 @@ func (c *Client) getCluster(ctx context.Context, s refreshSettings) (spc.Cluster
 	return cluster, err
 }
 
-// get requests a path below the cluster and calls read with the body of a successful
-// response.
-func (c *Client) get(ctx context.Context, s refreshSettings, path string, read func(io.Reader) error) error {
-	return redactError(c.send(ctx, s, path, read), s.token)
-}
-
-func (c *Client) send(ctx context.Context, s refreshSettings, path string, read func(io.Reader) error) error {
+// get requests a path below the cluster and calls read with the body of a successful response. The
+// API, a proxy or a library may quote the token in an error, which get replaces.
+func (c *Client) get(
+	ctx context.Context, s refreshSettings, path string, read func(io.Reader) error,
+) (err error) {
+	defer func() {
+		if err != nil && strings.Contains(err.Error(), s.token) {
+			err = errors.New(hideToken(err.Error(), s.token))
+		}
+	}()
 	organization, cluster := strconv.FormatInt(s.organization, 10), strconv.FormatInt(s.cluster, 10)
 	target := s.base + "/orgs/" + organization + "/clusters/" + cluster + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
@@ -163,7 +150,7 @@ func (c *Client) send(ctx context.Context, s refreshSettings, path string, read 
 	if response.ContentLength > maxBody {
 		return errTooLarge
 	}
-	return read(&limitedReader{from: response.Body, left: maxBody})
+	return read(http.MaxBytesReader(nil, response.Body, maxBody))
 }
 
 // explainTimeout adds the likely cause to a timeout.

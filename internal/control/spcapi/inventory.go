@@ -10,7 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,18 +81,11 @@ type Reader struct {
 	Name string
 	Log  *slog.Logger
 
-	latest struct {
-		sync.Mutex
-		index *spc.Index
-	}
+	latest atomic.Pointer[spc.Index]
 }
 
 // Latest returns the inventory that was read last, or nil if none has been read.
-func (r *Reader) Latest() *spc.Index {
-	r.latest.Lock()
-	defer r.latest.Unlock()
-	return r.latest.index
-}
+func (r *Reader) Latest() *spc.Index { return r.latest.Load() }
 
 // Run follows the ConfigMap until ctx ends and returns the cause. It calls notify after
 // each change. If the ConfigMap is deleted or cannot be read, the last inventory stays: the
@@ -112,10 +105,7 @@ func (r *Reader) Run(ctx context.Context, notify func()) error {
 			r.Log.Warn("failed to decode spc inventory; using the last one", "err", err)
 			return
 		}
-		index := spc.NewIndex(inventory)
-		r.latest.Lock()
-		r.latest.index = index
-		r.latest.Unlock()
+		r.latest.Store(spc.NewIndex(inventory))
 		notify()
 	}
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{

@@ -1,6 +1,7 @@
 package spcapi
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -56,12 +57,8 @@ type refreshSettings struct {
 // the code has precedence. The token is not read from the environment, which is visible to
 // every child process and debugger.
 func (o Options) WithEnvironment(getenv func(string) string) (Options, error) {
-	if o.BaseURL == "" {
-		o.BaseURL = strings.TrimSpace(getenv("SPC_API_BASE_URL"))
-	}
-	if o.BaseURL == "" {
-		o.BaseURL = strings.TrimSpace(getenv("SPC_BASE_API_URL"))
-	}
+	o.BaseURL = cmp.Or(o.BaseURL, strings.TrimSpace(getenv("SPC_API_BASE_URL")),
+		strings.TrimSpace(getenv("SPC_BASE_API_URL")))
 	for name, to := range map[string]*int64{"ORGANIZATION_ID": &o.Organization, "CLUSTER_ID": &o.Cluster} {
 		text := strings.TrimSpace(getenv(name))
 		if *to != 0 || text == "" {

@@ -25,29 +25,36 @@ const (
 // decodeList reads a list entry by entry, so that a response is never in memory as a whole.
 // A body that is not a complete list is an error: it must not count as an empty or a
 // smaller cluster.
-func decodeList(body io.Reader, of string, each func(json.RawMessage) error) error {
+func decodeList[T any](body io.Reader, of string, check func(*T) error) ([]T, error) {
 	d := json.NewDecoder(body)
 	switch begin, err := d.Token(); {
 	case err != nil:
-		return decodeError("list of "+of, err)
+		return nil, decodeError("list of "+of, err)
 	case begin == nil:
-		return fmt.Errorf("the SPC API returned null instead of a list of %s", of)
+		return nil, fmt.Errorf("the SPC API returned null instead of a list of %s", of)
 	case begin != json.Delim('['):
-		return fmt.Errorf("the SPC API did not return a list of %s; check the URL", of)
+		return nil, fmt.Errorf("the SPC API did not return a list of %s; check the URL", of)
 	}
-	for at := 1; d.More(); at++ {
-		var entry json.RawMessage
-		if err := d.Decode(&entry); err != nil {
-			return decodeError("list of "+of, err)
+	found := []T{}
+	for d.More() {
+		var text json.RawMessage
+		if err := d.Decode(&text); err != nil {
+			return nil, decodeError("list of "+of, err)
 		}
-		if err := each(entry); err != nil {
-			return fmt.Errorf("entry %d of the SPC API's list of %s is invalid: %w", at, of, withoutGoTypes(err))
+		var entry T
+		err := json.Unmarshal(text, &entry)
+		if err == nil {
+			err = check(&entry)
+		}
+		found = append(found, entry)
+		if err != nil {
+			return nil, fmt.Errorf("entry %d of the SPC API's list of %s is invalid: %w", len(found), of, withoutGoTypes(err))
 		}
 	}
 	if _, err := d.Token(); err != nil {
-		return decodeError("list of "+of, err)
+		return nil, decodeError("list of "+of, err)
 	}
-	return nil
+	return found, nil
 }
 
 // checkRecord returns an error if a record does not belong into the cluster's list. It sets
@@ -75,9 +82,10 @@ func checkRecord(r *spc.Record, cluster int64) error {
 // decodeError explains why a response is not complete JSON.
 func decodeError(what string, err error) error {
 	var syntax *json.SyntaxError
+	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, errTooLarge):
-		return err
+	case errors.As(err, &tooLarge):
+		return errTooLarge
 	case errors.Is(err, io.EOF):
 		return fmt.Errorf("the SPC API returned an empty response instead of a %s", what)
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -101,22 +109,6 @@ func withoutGoTypes(err error) error {
 
 // errTooLarge is returned for a response of more than maxBody bytes.
 var errTooLarge = errors.New("the SPC API's response is larger than 32 MiB; check the URL")
-
-// limitedReader fails at its limit. An io.LimitedReader returns io.EOF instead, as if the
-// response were complete.
-type limitedReader struct {
-	from io.Reader
-	left int64
-}
-
-func (r *limitedReader) Read(p []byte) (int, error) {
-	if r.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := r.from.Read(p[:min(int64(len(p)), r.left)])
-	r.left -= int64(n)
-	return n, err
-}
 
 // StatusError is an error response of the API.
 type StatusError struct {
@@ -155,10 +147,7 @@ const maxLogged = 300
 
 // newStatusError converts an error response.
 func newStatusError(r *http.Response, token string) error {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxDetail))
-	if err != nil {
-		body = nil // the status is sufficient
-	}
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxDetail)) // the status is sufficient
 	detail := errorDetail(body)
 	if to := r.Header.Get("Location"); detail == "" && to != "" {
 		detail = "redirect to " + to
@@ -173,19 +162,13 @@ func newStatusError(r *http.Response, token string) error {
 // list of texts for each field.
 func errorDetail(body []byte) string {
 	var response map[string]any
-	if json.Unmarshal(body, &response) != nil {
+	if json.Unmarshal(body, &response) != nil || len(response) == 0 {
 		return ""
 	}
 	if detail, ok := response["detail"].(string); ok {
 		return detail
 	}
-	if len(response) == 0 {
-		return ""
-	}
-	text, err := json.Marshal(response)
-	if err != nil {
-		return ""
-	}
+	text, _ := json.Marshal(response) // what was JSON can be encoded
 	return string(text)
 }
 
@@ -201,18 +184,4 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 	return min(max(pause, 0), maxRetryAfter)
 }
 
-// redactError returns err without the token, which the API, a proxy or a library may have
-// quoted.
-func redactError(err error, token string) error {
-	if err == nil || token == "" || !strings.Contains(err.Error(), token) {
-		return err
-	}
-	return errors.New(hideToken(err.Error(), token))
-}
-
-func hideToken(text, token string) string {
-	if token == "" {
-		return text
-	}
-	return strings.ReplaceAll(text, token, "<the token>")
-}
+func hideToken(text, token string) string { return strings.ReplaceAll(text, token, "<the token>") }
