@@ -6,13 +6,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
@@ -181,20 +179,14 @@ func parseNumber(text string) (int64, error) {
 }
 
 // newTransport returns a transport like net/http's default one, which respects the proxy
-// variables, with CAFile and shorter timeouts.
+// variables, with CAFile.
 func (o Options) newTransport() (http.RoundTripper, error) {
 	if o.Transport != nil {
 		return o.Transport, nil
 	}
-	made := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: 20 * time.Second,
-		IdleConnTimeout:       30 * time.Second,
-		MaxIdleConns:          2,
-		ForceAttemptHTTP2:     true,
-	}
+	made := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // It is one, as documented.
+	// No connection is kept for the next refresh. It may hang then, and HTTP/2 would use it again.
+	made.IdleConnTimeout = refreshInterval / 2
 	if o.CAFile == "" {
 		return made, nil
 	}
