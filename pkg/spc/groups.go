@@ -61,7 +61,7 @@ func NodeGroups(x *Index, pools []Pool, nodes []*corev1.Node, before map[string]
 
 // machine is a record with its Ready Node.
 type machine struct {
-	record Record
+	record *Record
 	node   *corev1.Node
 }
 
@@ -69,11 +69,11 @@ type machine struct {
 func readyMachines(x *Index, nodes []*corev1.Node) []machine {
 	var found []machine
 	for _, n := range nodes {
-		if nodesState([]*corev1.Node{n}) != NodeReady || n.Status.Allocatable.Cpu().IsZero() {
+		if !isReady(n) || n.Status.Allocatable.Cpu().IsZero() {
 			continue
 		}
 		if m := x.Find(n); m.Outcome == Matched {
-			found = append(found, machine{*m.Record, n})
+			found = append(found, machine{m.Record, n})
 		}
 	}
 	return found
@@ -134,32 +134,26 @@ func complete(n *corev1.Node, id string, cluster int64, p Pool) {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 }
 
+// newTemplate returns a Node with the resources that all Nodes have, each with its smallest amount. A
+// pod that fits there fits on each of the Nodes.
 func newTemplate(like []*corev1.Node, labels map[string]string) *corev1.Node {
-	capacity := func(n *corev1.Node) corev1.ResourceList { return n.Status.Capacity }
-	allocatable := func(n *corev1.Node) corev1.ResourceList { return n.Status.Allocatable }
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels},
-		Status:     corev1.NodeStatus{Capacity: smallest(like, capacity), Allocatable: smallest(like, allocatable)},
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
+	n.Status.Capacity, n.Status.Allocatable = maps.Clone(like[0].Status.Capacity), maps.Clone(like[0].Status.Allocatable)
+	for _, other := range like[1:] {
+		keepSmallest(n.Status.Capacity, other.Status.Capacity)
+		keepSmallest(n.Status.Allocatable, other.Status.Allocatable)
 	}
+	return n
 }
 
-// smallest returns the resources that all Nodes have, each with its smallest amount. A pod that
-// fits there fits on each of the Nodes.
-func smallest(nodes []*corev1.Node, of func(*corev1.Node) corev1.ResourceList) corev1.ResourceList {
-	found := maps.Clone(of(nodes[0]))
-	for _, n := range nodes[1:] {
-		amounts := of(n)
-		maps.DeleteFunc(found, func(name corev1.ResourceName, _ resource.Quantity) bool {
-			_, exists := amounts[name]
-			return !exists
-		})
-		for name, amount := range found {
-			if less := amounts[name]; less.Cmp(amount) < 0 {
-				found[name] = less
-			}
+func keepSmallest(to, other corev1.ResourceList) {
+	for name, amount := range to {
+		if less, exists := other[name]; !exists {
+			delete(to, name)
+		} else if less.Cmp(amount) < 0 {
+			to[name] = less
 		}
 	}
-	return found
 }
 
 // commonLabels returns the labels that all Nodes have with the same value, without those of one

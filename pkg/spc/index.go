@@ -24,15 +24,17 @@ import (
 type Index struct {
 	inventory *Inventory
 	// records are those of the inventory without repetitions.
-	records []Record
-	// The evidence maps hold live records only: another machine may already have the addresses
+	records []*Record
+	// live holds the live records by the values of their fields: another machine may already have the addresses
 	// of a machine that was deleted.
-	byProvider, byName  map[string][]int
-	byPrivate, byPublic map[netip.Addr][]int
+	live map[fieldValue][]*Record
 	// ids holds all records by their exact instance ID. An autoscaler finds the machine to
 	// delete by that ID and does not check that the record is live.
-	ids map[string][]int
+	ids map[string][]*Record
 }
+
+// fieldValue is a value by which a Node and a record are found to be of the same machine.
+type fieldValue struct{ field, value string }
 
 // NewIndex returns the index of an inventory, or nil for nil. Do not change the inventory
 // later.
@@ -40,50 +42,42 @@ func NewIndex(i *Inventory) *Index {
 	if i == nil {
 		return nil
 	}
-	x := &Index{
-		inventory: i, byProvider: map[string][]int{}, byName: map[string][]int{}, ids: map[string][]int{},
-		byPrivate: map[netip.Addr][]int{}, byPublic: map[netip.Addr][]int{},
-	}
+	x := &Index{inventory: i, live: map[fieldValue][]*Record{}, ids: map[string][]*Record{}}
 	known := make(map[Record]bool, len(i.Records))
-	for _, r := range i.Records {
-		if known[r] {
+	for at := range i.Records {
+		r := &i.Records[at]
+		if known[*r] {
 			continue
 		}
-		known[r] = true
-		at := len(x.records)
+		known[*r] = true
 		x.records = append(x.records, r)
-		x.ids[r.InstanceID] = append(x.ids[r.InstanceID], at)
-		if !r.isLive() {
-			continue
+		x.ids[r.InstanceID] = append(x.ids[r.InstanceID], r)
+		if r.isLive() {
+			x.add(r, byProvider, lastSegment(r.ProviderNodeID))
+			x.add(r, byInstanceID, strings.ToLower(r.InstanceID))
+			x.add(r, byPrivateIP, parseAddresses(r.PrivateIP)...)
+			x.add(r, byPublicIP, parseAddresses(r.PublicIP)...)
 		}
-		if id := lastSegment(r.ProviderNodeID); id != "" {
-			x.byProvider[id] = append(x.byProvider[id], at)
-		}
-		if r.InstanceID != "" {
-			name := strings.ToLower(r.InstanceID)
-			x.byName[name] = append(x.byName[name], at)
-		}
-		addPositions(x.byPrivate, parseAddresses(r.PrivateIP), at)
-		addPositions(x.byPublic, parseAddresses(r.PublicIP), at)
 	}
 	return x
 }
 
-func addPositions(to map[netip.Addr][]int, keys []netip.Addr, at int) {
-	for _, key := range keys {
-		if !slices.Contains(to[key], at) {
-			to[key] = append(to[key], at)
+func (x *Index) add(r *Record, field string, values ...string) {
+	for _, value := range values {
+		key := fieldValue{field, value}
+		if value != "" && !slices.Contains(x.live[key], r) {
+			x.live[key] = append(x.live[key], r)
 		}
 	}
 }
 
-// positionsOf returns the records under any of the keys, each once.
-func positionsOf[K comparable](in map[K][]int, keys ...K) []int {
-	var found []int
-	for _, key := range keys {
-		for _, at := range in[key] {
-			if !slices.Contains(found, at) {
-				found = append(found, at)
+// find returns the live records with any of the values in the field, each once.
+func (x *Index) find(field string, values ...string) []*Record {
+	var found []*Record
+	for _, value := range values {
+		for _, r := range x.live[fieldValue{field, value}] {
+			if !slices.Contains(found, r) {
+				found = append(found, r)
 			}
 		}
 	}
@@ -91,8 +85,8 @@ func positionsOf[K comparable](in map[K][]int, keys ...K) []int {
 }
 
 // nodeAddresses returns a Node's addresses of one type, of both IP families.
-func nodeAddresses(n *corev1.Node, of corev1.NodeAddressType) []netip.Addr {
-	var found []netip.Addr
+func nodeAddresses(n *corev1.Node, of corev1.NodeAddressType) []string {
+	var found []string
 	for _, a := range n.Status.Addresses {
 		if a.Type == of {
 			found = append(found, parseAddresses(a.Address)...)
@@ -105,8 +99,8 @@ func nodeAddresses(n *corev1.Node, of corev1.NodeAddressType) []netip.Addr {
 // IPv6, a prefix length, a zone, and several addresses with commas between them. It leaves
 // out addresses that every host has, such as loopback and link-local ones, because they
 // identify no machine.
-func parseAddresses(text string) []netip.Addr {
-	var found []netip.Addr
+func parseAddresses(text string) []string {
+	var found []string
 	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' || r == ';' }) {
 		word, _, _ = strings.Cut(word, "/")
 		addr, err := netip.ParseAddr(word)
@@ -117,7 +111,7 @@ func parseAddresses(text string) []netip.Addr {
 		if addr.IsUnspecified() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
 			continue
 		}
-		found = append(found, addr)
+		found = append(found, addr.String())
 	}
 	return found
 }
@@ -188,6 +182,8 @@ func (r Record) isLive() bool { return r.Phase() != Going }
 func (r Record) hasMachine() bool {
 	return r.ProviderNodeID != "" || r.PrivateIP != "" || r.PublicIP != ""
 }
+
+func (r Record) isWithoutMachine() bool { return r.Phase() == Starting && !r.hasMachine() }
 
 // Pool is one node pool as the SPC API returns it. The API of 2016 has none.
 type Pool struct {

@@ -1,6 +1,7 @@
 package spc
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -50,10 +51,10 @@ const (
 	byPublicIP   = "public_ip"
 )
 
-// fieldMatch holds the positions of the records that match by one field.
+// fieldMatch holds the live records that match by one field.
 type fieldMatch struct {
-	field     string
-	positions []int
+	field   string
+	records []*Record
 }
 
 // Find returns the record that the Node's provider ID, addresses and name point to.
@@ -75,33 +76,31 @@ func (x *Index) Find(n *corev1.Node) Match {
 }
 
 func (x *Index) search(n *corev1.Node) Match {
-	at, evidence := -1, []string(nil)
-	for _, c := range x.fieldMatches(n) {
+	var found *Record
+	var evidence []string
+	for _, m := range x.fieldMatches(n) {
 		switch {
-		case len(c.positions) == 0:
+		case len(m.records) == 0:
 			continue
-		case len(c.positions) > 1:
+		case len(m.records) > 1:
 			return newConflict("%d live SPC records match by %s: %s; find out from SPC which one is correct",
-				len(c.positions), c.field, x.describeRecords(c.positions))
-		case at >= 0 && at != c.positions[0]:
+				len(m.records), m.field, describeRecords(m.records...))
+		case found != nil && found != m.records[0]:
 			return newConflict("by %s the node is SPC instance %s, by %s it is %s",
-				strings.Join(evidence, " and "), x.describeRecords([]int{at}), c.field,
-				x.describeRecords(c.positions))
+				strings.Join(evidence, " and "), describeRecords(found), m.field, describeRecords(m.records...))
 		}
-		at = c.positions[0]
-		evidence = append(evidence, c.field)
+		found, evidence = m.records[0], append(evidence, m.field)
 	}
-	if at < 0 {
+	if found == nil {
 		return x.explainMissing(n)
 	}
-	r := x.records[at]
-	if reason := x.conflictReason(n, r, evidence); reason != "" {
+	if reason := x.conflictReason(n, found, evidence); reason != "" {
 		return newConflict("%s", reason)
 	}
 	return Match{
-		Outcome: Matched, Record: &r, Evidence: evidence,
+		Outcome: Matched, Record: found, Evidence: evidence,
 		Message: fmt.Sprintf("SPC instance %s (node_id %d, state %s), by %s",
-			r.InstanceID, r.PK, describeState(r), strings.Join(evidence, ", ")),
+			found.InstanceID, found.PK, found.describeState(), strings.Join(evidence, ", ")),
 	}
 }
 
@@ -109,24 +108,20 @@ func (x *Index) search(n *corev1.Node) Match {
 // trustworthy field first. An empty field matches nothing.
 func (x *Index) fieldMatches(n *corev1.Node) []fieldMatch {
 	// A record without a machine cannot be the Node's, even if it has the same name.
-	named := slices.DeleteFunc(positionsOf(x.byName, nameKeys(n)...), x.isWithoutMachine)
+	named := slices.DeleteFunc(x.find(byInstanceID, nameKeys(n)...), (*Record).isWithoutMachine)
 	return []fieldMatch{
-		{byProvider, x.providerPositions(n)},
-		{byPrivateIP, positionsOf(x.byPrivate, nodeAddresses(n, corev1.NodeInternalIP)...)},
+		{byProvider, x.providerRecords(n)},
+		{byPrivateIP, x.find(byPrivateIP, nodeAddresses(n, corev1.NodeInternalIP)...)},
 		{byInstanceID, named},
-		{byPublicIP, positionsOf(x.byPublic, nodeAddresses(n, corev1.NodeExternalIP)...)},
+		{byPublicIP, x.find(byPublicIP, nodeAddresses(n, corev1.NodeExternalIP)...)},
 	}
 }
 
-func (x *Index) isWithoutMachine(at int) bool {
-	return x.records[at].Phase() == Starting && !x.records[at].hasMachine()
-}
-
-// providerPositions returns the live records with the last part of the Node's provider ID. Of
+// providerRecords returns the live records with the last part of the Node's provider ID. Of
 // several, it leaves out those whose IDs have another zone, project, group or scale set.
-func (x *Index) providerPositions(n *corev1.Node) []int {
-	found := x.byProvider[lastSegment(n.Spec.ProviderID)]
-	isElsewhere := func(at int) bool { return hasOtherPath(n.Spec.ProviderID, x.records[at].ProviderNodeID) }
+func (x *Index) providerRecords(n *corev1.Node) []*Record {
+	found := x.find(byProvider, lastSegment(n.Spec.ProviderID))
+	isElsewhere := func(r *Record) bool { return hasOtherPath(n.Spec.ProviderID, r.ProviderNodeID) }
 	if here := slices.DeleteFunc(slices.Clone(found), isElsewhere); len(here) > 0 {
 		return here
 	}
@@ -143,38 +138,32 @@ func nameKeys(n *corev1.Node) []string {
 
 // explainMissing returns the match of a Node for which there is no evidence.
 func (x *Index) explainMissing(n *corev1.Node) Match {
-	if claimed, _ := claimOf(n); claimed.instance != "" || claimed.node != "" {
-		gone := ""
-		for _, at := range x.claimedBy(n) {
-			if x.records[at].isLive() {
+	if claimed := claimOf(n); claimed.namesMachine() {
+		gone := "it is no longer in the list"
+		for _, r := range x.claimedBy(n) {
+			if r.isLive() {
 				return newConflict("its labels name SPC %s, but the provider ID, the addresses and the name of that record "+
 					"do not match; if the labels belong to another machine, remove them: %s",
 					claimed, removeLabelsCommand(n))
 			}
-			gone = fmt.Sprintf(": its state is %s", x.records[at].State)
+			gone = "its state is " + r.State
 		}
-		if gone == "" {
-			gone = ": it is no longer in the list"
-		}
-		return Match{Outcome: Gone, Message: "its machine no longer exists in SPC, " + claimed.String() + gone}
+		return Match{Outcome: Gone, Message: fmt.Sprintf("its machine no longer exists in SPC, %s: %s", claimed, gone)}
 	}
-	if waiting := positionsOf(x.byName, nameKeys(n)...); len(waiting) > 0 {
+	if waiting := x.find(byInstanceID, nameKeys(n)...); len(waiting) > 0 {
 		return Match{Outcome: Missing, Message: fmt.Sprintf("SPC instance %s has its name but no machine yet (state %s)",
-			x.describeRecords(waiting[:1]), describeState(x.records[waiting[0]]))}
+			describeRecords(waiting[0]), waiting[0].describeState())}
 	}
 	return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
 }
 
 // claimedBy returns the records that the labels of a Node name.
-func (x *Index) claimedBy(n *corev1.Node) []int {
-	claimed, _ := claimOf(n)
-	if claimed.instance == "" && claimed.node == "" {
-		return nil
-	}
-	var found []int
-	for at, r := range x.records {
-		if claimed.isFor(r) {
-			found = append(found, at)
+func (x *Index) claimedBy(n *corev1.Node) []*Record {
+	claimed := claimOf(n)
+	var found []*Record
+	for _, r := range x.records {
+		if claimed.namesMachine() && claimed.isFor(r) {
+			found = append(found, r)
 		}
 	}
 	return found
@@ -185,31 +174,27 @@ func newConflict(format string, args ...any) Match {
 }
 
 // describeState returns the record's state, with the API's failure flag.
-func describeState(r Record) string {
-	state := r.State
-	if state == "" {
-		state = "unnamed"
-	}
+func (r Record) describeState() string {
+	state := cmp.Or(r.State, "unnamed")
 	if r.IsFailed && r.State != "failed" {
 		return state + ", failed"
 	}
 	return state
 }
 
-func (x *Index) describeRecords(at []int) string {
-	names := make([]string, len(at))
-	for i := range at {
-		r := x.records[at[i]]
-		names[i] = fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, describeState(r))
+func describeRecords(records ...*Record) string {
+	var names []string
+	for _, r := range records {
+		names = append(names, fmt.Sprintf("%s (node_id %d, %s)", r.InstanceID, r.PK, r.describeState()))
 	}
 	return strings.Join(printable.First(names, 5), ", ")
 }
 
 // conflictReason returns why the Node cannot have the record that the evidence points to,
 // or "".
-func (x *Index) conflictReason(n *corev1.Node, r Record, evidence []string) string {
+func (x *Index) conflictReason(n *corev1.Node, r *Record, evidence []string) string {
 	by := strings.Join(evidence, " and ")
-	if claimed, has := claimOf(n); has && !claimed.isFor(r) {
+	if claimed := claimOf(n); claimed != (labelClaim{}) && !claimed.isFor(r) {
 		return fmt.Sprintf("its labels name SPC %s, but by %s it is %s (node_id %d, cluster %d); if the labels belong "+
 			"to an earlier machine, remove them: %s",
 			claimed, by, r.InstanceID, r.PK, r.Cluster, removeLabelsCommand(n))
@@ -217,59 +202,49 @@ func (x *Index) conflictReason(n *corev1.Node, r Record, evidence []string) stri
 	if r.InstanceID == "" {
 		return fmt.Sprintf("by %s it is SPC node_id %d, which has no instance ID", by, r.PK)
 	}
+	found := fmt.Sprintf("by %s it is SPC instance %s", by, r.InstanceID)
 	if same := x.ids[r.InstanceID]; len(same) > 1 {
-		return fmt.Sprintf("by %s it is SPC instance %s, and %d records have that instance ID: %s",
-			by, r.InstanceID, len(same), x.describeRecords(same))
+		return fmt.Sprintf("%s, and %d records have that instance ID: %s", found, len(same), describeRecords(same...))
 	}
 	if isControlPlane(n) && strings.EqualFold(r.Role, "worker") {
-		return fmt.Sprintf("by %s it is SPC instance %s, whose role is worker, but the node belongs to the control plane",
-			by, r.InstanceID)
+		return found + ", whose role is worker, but the node belongs to the control plane"
 	}
 	isByProvider := slices.Contains(evidence, byProvider)
 	if id := n.Spec.ProviderID; isOtherCloudID(id, r.ProviderNodeID) {
 		if !isByProvider {
 			id = lastSegment(id)
 		}
-		return fmt.Sprintf("by %s it is SPC instance %s, whose cloud ID is %s, but the node's is %s",
-			by, r.InstanceID, r.ProviderNodeID, id)
+		return fmt.Sprintf("%s, whose cloud ID is %s, but the node's is %s", found, r.ProviderNodeID, id)
 	}
 	if isByProvider && isUniqueInCloud(n.Spec.ProviderID) {
 		return ""
 	}
-	return x.reasonAgainstName(n, r, evidence)
+	if reason := x.reasonAgainstName(n, r, evidence); reason != "" {
+		return found + reason
+	}
+	return ""
 }
 
 // reasonAgainstName returns why the Node cannot have a record that only names or addresses point
 // to, or "". Other machines may have had them, or may have them elsewhere.
-func (x *Index) reasonAgainstName(n *corev1.Node, r Record, evidence []string) string {
-	by := strings.Join(evidence, " and ")
+func (x *Index) reasonAgainstName(n *corev1.Node, r *Record, evidence []string) string {
 	isByProvider := slices.Contains(evidence, byProvider)
 	if !isByProvider {
-		if other := x.draftWithName(n, r); other != "" {
-			return fmt.Sprintf("by %s it is SPC instance %s, but SPC instance %s has its name and no machine yet",
-				by, r.InstanceID, other)
+		// SPC may not have noticed the machine of a draft yet.
+		isOther := func(d *Record) bool { return d.isWithoutMachine() && d.InstanceID != r.InstanceID }
+		named := x.find(byInstanceID, nameKeys(n)...)
+		if at := slices.IndexFunc(named, isOther); at >= 0 {
+			return fmt.Sprintf(", but SPC instance %s has its name and no machine yet", describeRecords(named[at]))
 		}
 	}
 	onlyPublic := len(evidence) == 1 && evidence[0] == byPublicIP
 	onlyNames := isByProvider && !slices.Contains(evidence, byPrivateIP) && !slices.Contains(evidence, byPublicIP)
 	if (onlyPublic || onlyNames) && r.PrivateIP != "" && len(nodeAddresses(n, corev1.NodeInternalIP)) > 0 {
-		return fmt.Sprintf("by %s it is SPC instance %s, whose private address %s is not the node's",
-			by, r.InstanceID, r.PrivateIP)
+		return fmt.Sprintf(", whose private address %s is not the node's", r.PrivateIP)
 	}
 	if isElsewhere(n, r) {
-		return fmt.Sprintf("by %s it is SPC instance %s in %s, but the node is in %s",
-			by, r.InstanceID, strings.Join(recordPlaces(r), ", "), strings.Join(nodePlaces(n), ", "))
-	}
-	return ""
-}
-
-// draftWithName returns the record without a machine that has the Node's name, if it is not the
-// given record. Such a record matches nothing, but SPC may not have noticed its machine yet.
-func (x *Index) draftWithName(n *corev1.Node, r Record) string {
-	for _, at := range positionsOf(x.byName, nameKeys(n)...) {
-		if x.isWithoutMachine(at) && x.records[at].InstanceID != r.InstanceID {
-			return x.describeRecords([]int{at})
-		}
+		return fmt.Sprintf(" in %s, but the node is in %s",
+			strings.Join(recordPlaces(r), ", "), strings.Join(nodePlaces(n), ", "))
 	}
 	return ""
 }
@@ -278,14 +253,15 @@ func (x *Index) draftWithName(n *corev1.Node, r Record) string {
 // it.
 type labelClaim struct{ instance, node, cluster string }
 
-// claimOf returns the Node's labels that name its machine, and whether it has any.
-func claimOf(n *corev1.Node) (labelClaim, bool) {
-	c := labelClaim{n.Labels[InstanceIDLabel], n.Labels[NodeIDLabel], n.Labels[ClusterIDLabel]}
-	return c, c != labelClaim{}
+func claimOf(n *corev1.Node) labelClaim {
+	return labelClaim{n.Labels[InstanceIDLabel], n.Labels[NodeIDLabel], n.Labels[ClusterIDLabel]}
 }
 
+// namesMachine reports whether there is more than the cluster.
+func (c labelClaim) namesMachine() bool { return c.instance != "" || c.node != "" }
+
 // isFor reports whether no label contradicts the record.
-func (c labelClaim) isFor(r Record) bool {
+func (c labelClaim) isFor(r *Record) bool {
 	return (c.instance == "" || c.instance == r.InstanceID) &&
 		(c.node == "" || c.node == strconv.FormatInt(r.PK, 10)) &&
 		(c.cluster == "" || c.cluster == strconv.FormatInt(r.Cluster, 10))
@@ -320,49 +296,40 @@ func isControlPlane(n *corev1.Node) bool {
 
 // nodePlaces returns the zone and the region of the Node's labels, by their current or
 // their former names.
-func nodePlaces(n *corev1.Node) []string {
-	return addPlace(addPlace(nil, nodeZone(n)), nodeRegion(n))
-}
+func nodePlaces(n *corev1.Node) []string { return places(nodeZone(n), nodeRegion(n)) }
 
 func nodeZone(n *corev1.Node) string {
-	return firstPlace(n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelFailureDomainBetaZone])
+	return place(cmp.Or(n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelFailureDomainBetaZone]))
 }
 
 func nodeRegion(n *corev1.Node) string {
-	return firstPlace(n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelFailureDomainBetaRegion])
+	return place(cmp.Or(n.Labels[corev1.LabelTopologyRegion], n.Labels[corev1.LabelFailureDomainBetaRegion]))
 }
 
 // recordPlaces returns the zone and the region that a record names. Values of the API are
 // "nyc1", "us-west1-a", "us-west-2:us-west-2a" and "nyc1:nyc1".
-func recordPlaces(r Record) []string {
-	found := addPlace(nil, firstPlace(r.Zone))
-	for part := range strings.SplitSeq(r.Location, ":") {
-		found = addPlace(found, firstPlace(part))
+func recordPlaces(r *Record) []string {
+	return places(append([]string{r.Zone}, strings.Split(r.Location, ":")...)...)
+}
+
+// places returns the names that are not empty, each once.
+func places(names ...string) []string {
+	var found []string
+	for _, name := range names {
+		if name = place(name); name != "" && !slices.Contains(found, name) {
+			found = append(found, name)
+		}
 	}
 	return found
 }
 
-// firstPlace returns the first name that is not empty, in lower case and without spaces:
-// "East US" in one place is "eastus" in another.
-func firstPlace(names ...string) string {
-	for _, name := range names {
-		if name = strings.ToLower(strings.ReplaceAll(name, " ", "")); name != "" {
-			return name
-		}
-	}
-	return ""
-}
-
-func addPlace(to []string, name string) []string {
-	if name == "" || slices.Contains(to, name) {
-		return to
-	}
-	return append(to, name)
-}
+// place returns a name in lower case and without spaces: "East US" in one place is "eastus" in
+// another.
+func place(name string) string { return strings.ToLower(strings.ReplaceAll(name, " ", "")) }
 
 // isElsewhere reports whether the Node and the record name unrelated places, or different
 // zones of one region.
-func isElsewhere(n *corev1.Node, r Record) bool {
+func isElsewhere(n *corev1.Node, r *Record) bool {
 	here, there := nodePlaces(n), recordPlaces(r)
 	if len(here) == 0 || len(there) == 0 {
 		return false

@@ -2,7 +2,6 @@ package spc
 
 import (
 	"hash/fnv"
-	"net/netip"
 	"slices"
 	"strconv"
 
@@ -25,7 +24,7 @@ func PartOf(node string) int {
 // every record on which the match of one of its Nodes depends, so that [Index.Find] returns the
 // same Match with the part as with the whole inventory.
 func (x *Index) Split(nodes []*corev1.Node) map[int]*Inventory {
-	parts, positions := map[int]*Inventory{}, map[int][]int{}
+	parts, relevant := map[int]*Inventory{}, map[int]map[*Record]bool{}
 	for _, n := range nodes {
 		if !x.covers(n) {
 			continue
@@ -33,15 +32,19 @@ func (x *Index) Split(nodes []*corev1.Node) map[int]*Inventory {
 		number := PartOf(n.Name)
 		if parts[number] == nil {
 			parts[number] = &Inventory{Organization: x.inventory.Organization, Cluster: x.inventory.Cluster}
+			relevant[number] = map[*Record]bool{}
 		}
 		parts[number].Nodes = append(parts[number].Nodes, x.fingerprint(n))
-		positions[number] = append(positions[number], x.relevant(n)...)
+		for _, r := range x.relevant(n) {
+			relevant[number][r] = true
+		}
 	}
 	for number, part := range parts {
 		slices.Sort(part.Nodes)
-		slices.Sort(positions[number])
-		for _, at := range slices.Compact(positions[number]) {
-			part.Records = append(part.Records, x.records[at])
+		for _, r := range x.records {
+			if relevant[number][r] {
+				part.Records = append(part.Records, *r)
+			}
 		}
 	}
 	return parts
@@ -56,19 +59,19 @@ func (x *Index) covers(n *corev1.Node) bool {
 	return !n.CreationTimestamp.After(x.inventory.AsOf)
 }
 
-// relevant returns the positions of the records on which the match of a Node depends.
-func (x *Index) relevant(n *corev1.Node) []int {
-	found := positionsOf(x.byName, nameKeys(n)...) // with those that have no machine yet
+// relevant returns the records on which the match of a Node depends.
+func (x *Index) relevant(n *corev1.Node) []*Record {
+	found := x.find(byInstanceID, nameKeys(n)...) // with those that have no machine yet
 	hasEvidence := false
 	for _, m := range x.fieldMatches(n) {
-		hasEvidence = hasEvidence || len(m.positions) > 0
-		found = append(found, m.positions...)
+		hasEvidence = hasEvidence || len(m.records) > 0
+		found = append(found, m.records...)
 	}
 	if !hasEvidence {
 		return append(found, x.claimedBy(n)...)
 	}
-	for _, at := range slices.Clone(found) {
-		found = append(found, x.ids[x.records[at].InstanceID]...)
+	for _, r := range slices.Clone(found) {
+		found = append(found, x.ids[r.InstanceID]...)
 	}
 	return found
 }
@@ -87,12 +90,10 @@ func (x *Index) fingerprint(n *corev1.Node) string {
 	write(nameKeys(n)...)
 	for _, of := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		write(string(of))
-		for _, a := range slices.SortedFunc(slices.Values(nodeAddresses(n, of)), netip.Addr.Compare) {
-			write(a.String())
-		}
+		write(slices.Sorted(slices.Values(nodeAddresses(n, of)))...)
 	}
-	isFound := func(m fieldMatch) bool { return len(m.positions) > 0 }
-	if claim, _ := claimOf(n); !slices.ContainsFunc(x.fieldMatches(n), isFound) {
+	if !slices.ContainsFunc(x.fieldMatches(n), func(m fieldMatch) bool { return len(m.records) > 0 }) {
+		claim := claimOf(n)
 		write(claim.instance, claim.node, claim.cluster)
 	}
 	return strconv.FormatUint(h.Sum64(), 36)

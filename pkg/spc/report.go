@@ -227,15 +227,15 @@ func (r *Report) addMachineProblems(n *corev1.Node, record Record, t Terms) {
 	machine := fmt.Sprintf("its machine %s (node_id %d)", record.InstanceID, record.PK)
 	switch record.Phase() {
 	case Failed:
-		r.addProblem(ReasonFailed, fmt.Sprintf("SPC reports that %s has failed (state %s)", machine, describeState(record)))
+		r.addProblem(ReasonFailed, fmt.Sprintf("SPC reports that %s has failed (state %s)", machine, record.describeState()))
 	case Starting:
 		if nodeAge(n, t.Now) >= buildExpectedAfter {
 			r.addProblem(ReasonUnfinished, fmt.Sprintf("SPC still reports that %s is in state %s, more than 15 minutes "+
-				"after the node joined: its build has probably failed", machine, describeState(record)))
+				"after the node joined: its build has probably failed", machine, record.describeState()))
 		}
 	case Other:
 		r.addProblem(ReasonState, fmt.Sprintf("SPC reports that %s is in state %s, which SPC does not document; the "+
-			"machine counts as live", machine, describeState(record)))
+			"machine counts as live", machine, record.describeState()))
 	case Up, Going, NotListed:
 	}
 }

@@ -51,7 +51,7 @@ type Summary struct {
 	Machines map[MachineState]int
 	// Groups counts the machines and Nodes of each group. It includes the group of a pool
 	// without machines.
-	Groups map[string]GroupCount
+	Groups map[string]*GroupCount
 	// MachinesWithoutNode are the machines that SPC lists and that have had no Node for 15 minutes,
 	// the oldest first.
 	MachinesWithoutNode []MachineWithoutNode
@@ -89,7 +89,7 @@ type Absences map[int64]time.Time
 // The time therefore does not start again when the leader changes.
 func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, now time.Time) (Summary, Absences) {
 	s := Summary{
-		Machines: map[MachineState]int{}, Groups: map[string]GroupCount{}, NodesWithoutMachine: map[string]string{},
+		Machines: map[MachineState]int{}, Groups: map[string]*GroupCount{}, NodesWithoutMachine: map[string]string{},
 		NodesInConflict: map[string]string{}, MachinesWithSeveralNodes: map[string][]string{},
 	}
 	for _, p := range pools {
@@ -99,9 +99,7 @@ func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, no
 	}
 	for _, n := range nodes {
 		if group := n.Labels[NodeGroupLabel]; group != "" {
-			g := s.groupCount(group)
-			g.Nodes++
-			s.Groups[group] = g
+			s.groupCount(group).Nodes++
 		}
 	}
 	matched := s.matchNodes(x, nodes, now)
@@ -117,16 +115,20 @@ func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, no
 				}
 			}
 			after[r.PK] = now
-			s.Machines[MachineState{r.Phase(), nodesCloudState(found), nodesState(found)}]++
+			s.Machines[nodesState(r.Phase(), found...)]++
 			continue
 		}
-		s.Machines[MachineState{r.Phase(), recordCloudState(r), NodeAbsent}]++
+		cloud := CloudNone
+		if r.hasMachine() {
+			cloud = CloudMade
+		}
+		s.Machines[MachineState{r.Phase(), cloud, NodeAbsent}]++
 		if !r.isLive() {
 			continue
 		}
 		after[r.PK] = absentSince(r, before, now)
 		if now.Sub(after[r.PK]) >= nodeExpectedAfter {
-			s.MachinesWithoutNode = append(s.MachinesWithoutNode, MachineWithoutNode{Record: r, Since: after[r.PK]})
+			s.MachinesWithoutNode = append(s.MachinesWithoutNode, MachineWithoutNode{Record: *r, Since: after[r.PK]})
 		}
 	}
 	slices.SortFunc(s.MachinesWithoutNode, func(a, b MachineWithoutNode) int {
@@ -145,8 +147,7 @@ func (s *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[
 			matched[m.Record.PK] = append(matched[m.Record.PK], n)
 			continue
 		}
-		one := []*corev1.Node{n}
-		s.Machines[MachineState{NotListed, nodesCloudState(one), nodesState(one)}]++
+		s.Machines[nodesState(NotListed, n)]++
 		switch {
 		case m.Outcome == Conflict:
 			s.NodesInConflict[n.Name] = m.Message
@@ -158,17 +159,15 @@ func (s *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[
 }
 
 // groupCount returns the count of a group, and adds the group if it is new.
-func (s *Summary) groupCount(name string) GroupCount {
-	g, exists := s.Groups[name]
-	if !exists {
-		g.Phases = map[Phase]int{}
-		s.Groups[name] = g
+func (s *Summary) groupCount(name string) *GroupCount {
+	if s.Groups[name] == nil {
+		s.Groups[name] = &GroupCount{Phases: map[Phase]int{}}
 	}
-	return g
+	return s.Groups[name]
 }
 
 // absentSince returns the remembered time, else the creation time in SPC, else now.
-func absentSince(r Record, before Absences, now time.Time) time.Time {
+func absentSince(r *Record, before Absences, now time.Time) time.Time {
 	if since, known := before[r.PK]; known {
 		return since
 	}
@@ -178,28 +177,16 @@ func absentSince(r Record, before Absences, now time.Time) time.Time {
 	return now
 }
 
-func recordCloudState(r Record) CloudState {
-	if r.hasMachine() {
-		return CloudMade
+// nodesState returns the state of a machine with these Nodes. It is alive if any of them is ready.
+func nodesState(phase Phase, nodes ...*corev1.Node) MachineState {
+	if slices.ContainsFunc(nodes, isReady) {
+		return MachineState{phase, CloudAlive, NodeReady}
 	}
-	return CloudNone
+	return MachineState{phase, CloudMade, NodeNotReady}
 }
 
-func nodesCloudState(nodes []*corev1.Node) CloudState {
-	if nodesState(nodes) == NodeReady {
-		return CloudAlive
-	}
-	return CloudMade
-}
-
-// nodesState returns NodeReady if any of the Nodes is ready.
-func nodesState(nodes []*corev1.Node) NodeState {
-	for _, n := range nodes {
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-				return NodeReady
-			}
-		}
-	}
-	return NodeNotReady
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }

@@ -106,7 +106,7 @@ func formatMachines(machines map[spc.MachineState]int) string {
 	return strings.Join(rows, "\n")
 }
 
-func formatGroups(counts map[string]spc.GroupCount) string {
+func formatGroups(counts map[string]*spc.GroupCount) string {
 	rows := []string{}
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		phases := []string{}
