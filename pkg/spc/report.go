@@ -102,12 +102,14 @@ type nodeAnnotation struct {
 // group label of a protected Node is removed.
 func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 	report := Report{Labels: map[string]*string{}, Annotations: map[string]*string{}}
+	written, err := parseAnnotation(n)
+	if err != nil {
+		written = nodeAnnotation{} // It is not known who set the labels.
+	}
 	switch m.Outcome {
 	case Unknown:
 	case Matched:
-		if err := report.addMatch(n, m, t); err != nil {
-			return report, err
-		}
+		written = report.addMatch(n, m, t, written)
 	case Conflict:
 		report.addProblem(ReasonConflict, m.Message)
 	case Gone:
@@ -117,14 +119,19 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 			report.addProblem(ReasonMissing, m.Message)
 		}
 	}
-	if t.Protected && m.Outcome != Matched {
-		isForeign, err := report.withholdGroup(n, t.Withhold)
+	isChanged := m.Outcome == Matched
+	if t.Protected && !isChanged && report.removeGroup(n, written.owned(n), m.Outcome != Unknown) {
+		isChanged = true
+		written.Labels = slices.DeleteFunc(written.Labels, func(key string) bool { return key == NodeGroupLabel })
+		delete(written.Earlier, NodeGroupLabel)
+		written.Withheld = withheldGroup + t.Withhold
+	}
+	if isChanged {
+		text, err := json.Marshal(written)
 		if err != nil {
-			return report, err
+			return report, fmt.Errorf("encoding the SPC record: %w", err)
 		}
-		if isForeign && m.Outcome != Unknown {
-			report.addGroupProblem(n)
-		}
+		report.setAnnotation(n, NodeAnnotation, string(text))
 	}
 	if m.Outcome != Unknown { // Otherwise the problem that was reported last may still be true.
 		report.setAnnotation(n, ProblemAnnotation, report.Problem)
@@ -132,17 +139,21 @@ func NewReport(n *corev1.Node, m Match, t Terms) (Report, error) {
 	return report, nil
 }
 
-// addMatch adds the labels, the annotation and the problems of a certain match.
-func (r *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
+// addMatch adds the labels and the problems of a certain match, and returns the annotation.
+func (r *Report) addMatch(n *corev1.Node, m Match, t Terms, written nodeAnnotation) nodeAnnotation {
 	record := *m.Record
-	values, owned, withheld := recordLabels(record), ownedLabels(n, record), ""
+	record.Created = ""
+	values, owned, withheld := recordLabels(record), map[string]bool{}, ""
+	if written.PK == record.PK {
+		owned = written.owned(n)
+	}
 	if t.Withhold != "" {
 		_, exists := n.Labels[NodeGroupLabel]
-		if exists && t.Protected && !r.removeGroup(owned) {
-			r.addGroupProblem(n)
+		if t.Protected {
+			r.removeGroup(n, owned, true)
 		}
 		if record.GroupName != "" && (t.Protected || !exists) {
-			withheld = "node_group: " + t.Withhold
+			withheld = withheldGroup + t.Withhold
 		}
 		delete(values, NodeGroupLabel)
 	}
@@ -162,58 +173,29 @@ func (r *Report) addMatch(n *corev1.Node, m Match, t Terms) error {
 			"node %s %s", strings.Join(kept, ", "), n.Name, strings.Join(remove, " ")))
 	}
 	r.addMachineProblems(n, record, t)
-	record.Created = ""
-	text, err := json.Marshal(nodeAnnotation{
+	return nodeAnnotation{
 		Organization: m.Organization, Record: record, Evidence: m.Evidence, Labels: slices.Sorted(maps.Keys(owned)),
 		Earlier: earlierValues(n, record, owned), Withheld: withheld,
-	})
-	if err != nil {
-		return fmt.Errorf("encoding the SPC record: %w", err)
 	}
-	r.setAnnotation(n, NodeAnnotation, string(text))
-	return nil
 }
 
-// removeGroup removes the group label of a protected Node if Holdfast set it.
-func (r *Report) removeGroup(owned map[string]bool) (isRemoved bool) {
-	if !owned[NodeGroupLabel] {
-		return false
-	}
-	delete(owned, NodeGroupLabel)
-	r.Labels[NodeGroupLabel] = nil
-	return true
-}
+// withheldGroup begins the value of nodeAnnotation.Withheld.
+const withheldGroup = "node_group: "
 
-// addGroupProblem adds the problem of a protected Node with a group label that Holdfast did not
-// set.
-func (r *Report) addGroupProblem(n *corev1.Node) {
-	r.addProblem(ReasonGrouped, fmt.Sprintf("the node is protected but has %s=%s, which Holdfast did not set: SPC's "+
-		"autoscaler 0.4 may remove such a node; remove the label with kubectl label node %s %s-",
-		NodeGroupLabel, n.Labels[NodeGroupLabel], n.Name, NodeGroupLabel))
-}
-
-// withholdGroup removes the group label of a protected Node without a certain match, if Holdfast
-// set it at an earlier match. isForeign is true if Holdfast did not set it.
-func (r *Report) withholdGroup(n *corev1.Node, why string) (isForeign bool, err error) {
-	if _, exists := n.Labels[NodeGroupLabel]; !exists {
-		return false, nil
+// removeGroup removes the group label of a protected Node if Holdfast set it. Otherwise SPC's
+// autoscaler may remove the Node, which is a problem to report.
+func (r *Report) removeGroup(n *corev1.Node, owned map[string]bool, isReported bool) (isRemoved bool) {
+	if owned[NodeGroupLabel] {
+		delete(owned, NodeGroupLabel)
+		r.Labels[NodeGroupLabel] = nil
+		return true
 	}
-	written, err := parseAnnotation(n)
-	if err != nil {
-		written = nodeAnnotation{} // It is not known who set the label.
+	if group, exists := n.Labels[NodeGroupLabel]; exists && isReported {
+		r.addProblem(ReasonGrouped, fmt.Sprintf("the node is protected but has %s=%s, which Holdfast did not set: SPC's "+
+			"autoscaler 0.4 may remove such a node; remove the label with kubectl label node %s %s-",
+			NodeGroupLabel, group, n.Name, NodeGroupLabel))
 	}
-	if !r.removeGroup(written.owned(n)) {
-		return true, nil
-	}
-	written.Labels = slices.DeleteFunc(written.Labels, func(key string) bool { return key == NodeGroupLabel })
-	delete(written.Earlier, NodeGroupLabel)
-	written.Withheld = "node_group: " + why
-	text, err := json.Marshal(written)
-	if err != nil {
-		return false, fmt.Errorf("encoding the SPC record: %w", err)
-	}
-	r.setAnnotation(n, NodeAnnotation, string(text))
-	return false, nil
+	return false
 }
 
 // addMachineProblems adds the problems of the machine that matches.
@@ -263,7 +245,9 @@ func (r *Report) setAnnotation(n *corev1.Node, key, value string) {
 // parseAnnotation returns the zero value if the Node has no annotation.
 func parseAnnotation(n *corev1.Node) (written nodeAnnotation, err error) {
 	if text, isSet := n.Annotations[NodeAnnotation]; isSet {
-		err = json.Unmarshal([]byte(text), &written)
+		if err = json.Unmarshal([]byte(text), &written); err != nil {
+			err = fmt.Errorf("parsing annotation %s: %w", NodeAnnotation, err)
+		}
 	}
 	return written, err
 }
@@ -272,10 +256,7 @@ func parseAnnotation(n *corev1.Node) (written nodeAnnotation, err error) {
 // and that still have the same values. It returns an error if it cannot parse the annotation.
 func OwnedLabels(n *corev1.Node) (map[string]bool, error) {
 	written, err := parseAnnotation(n)
-	if err != nil {
-		return nil, fmt.Errorf("parsing annotation %s: %w", NodeAnnotation, err)
-	}
-	return written.owned(n), nil
+	return written.owned(n), err
 }
 
 // owned returns the labels that Holdfast set, and that still have the same values.
@@ -288,15 +269,6 @@ func (a nodeAnnotation) owned(n *corev1.Node) map[string]bool {
 		}
 	}
 	return owned
-}
-
-// ownedLabels returns the labels that Holdfast set for this machine.
-func ownedLabels(n *corev1.Node, r Record) map[string]bool {
-	written, err := parseAnnotation(n)
-	if err != nil || written.PK != r.PK {
-		return map[string]bool{}
-	}
-	return written.owned(n)
 }
 
 // earlierValues returns the values of the owned labels that are not those of the record.

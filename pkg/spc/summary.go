@@ -108,27 +108,21 @@ func Summarize(x *Index, pools []Pool, nodes []*corev1.Node, before Absences, no
 		if r.GroupName != "" {
 			s.groupCount(r.GroupName).Phases[r.Phase()]++
 		}
-		if found := matched[r.PK]; len(found) > 0 {
-			if len(found) > 1 {
-				for _, n := range found {
-					s.MachinesWithSeveralNodes[r.InstanceID] = append(s.MachinesWithSeveralNodes[r.InstanceID], n.Name)
-				}
+		found := matched[r.PK]
+		s.Machines[machineState(r, found)]++
+		if len(found) > 1 {
+			for _, n := range found {
+				s.MachinesWithSeveralNodes[r.InstanceID] = append(s.MachinesWithSeveralNodes[r.InstanceID], n.Name)
 			}
+		}
+		switch {
+		case len(found) > 0:
 			after[r.PK] = now
-			s.Machines[nodesState(r.Phase(), found...)]++
-			continue
-		}
-		cloud := CloudNone
-		if r.hasMachine() {
-			cloud = CloudMade
-		}
-		s.Machines[MachineState{r.Phase(), cloud, NodeAbsent}]++
-		if !r.isLive() {
-			continue
-		}
-		after[r.PK] = absentSince(r, before, now)
-		if now.Sub(after[r.PK]) >= nodeExpectedAfter {
-			s.MachinesWithoutNode = append(s.MachinesWithoutNode, MachineWithoutNode{Record: *r, Since: after[r.PK]})
+		case r.isLive():
+			after[r.PK] = absentSince(r, before, now)
+			if now.Sub(after[r.PK]) >= nodeExpectedAfter {
+				s.MachinesWithoutNode = append(s.MachinesWithoutNode, MachineWithoutNode{Record: *r, Since: after[r.PK]})
+			}
 		}
 	}
 	slices.SortFunc(s.MachinesWithoutNode, func(a, b MachineWithoutNode) int {
@@ -147,7 +141,7 @@ func (s *Summary) matchNodes(x *Index, nodes []*corev1.Node, now time.Time) map[
 			matched[m.Record.PK] = append(matched[m.Record.PK], n)
 			continue
 		}
-		s.Machines[nodesState(NotListed, n)]++
+		s.Machines[machineState(nil, []*corev1.Node{n})]++
 		switch {
 		case m.Outcome == Conflict:
 			s.NodesInConflict[n.Name] = m.Message
@@ -177,12 +171,22 @@ func absentSince(r *Record, before Absences, now time.Time) time.Time {
 	return now
 }
 
-// nodesState returns the state of a machine with these Nodes. It is alive if any of them is ready.
-func nodesState(phase Phase, nodes ...*corev1.Node) MachineState {
-	if slices.ContainsFunc(nodes, isReady) {
-		return MachineState{phase, CloudAlive, NodeReady}
+// machineState returns the state of a record with its Nodes. A nil record is not listed.
+func machineState(r *Record, nodes []*corev1.Node) MachineState {
+	state := MachineState{NotListed, CloudMade, NodeNotReady}
+	if r != nil {
+		state.SPC = r.Phase()
 	}
-	return MachineState{phase, CloudMade, NodeNotReady}
+	switch {
+	case slices.ContainsFunc(nodes, isReady):
+		state.Cloud, state.Kubernetes = CloudAlive, NodeReady
+	case len(nodes) > 0:
+	case r.hasMachine():
+		state.Kubernetes = NodeAbsent
+	default:
+		state.Cloud, state.Kubernetes = CloudNone, NodeAbsent
+	}
+	return state
 }
 
 func isReady(n *corev1.Node) bool {
