@@ -4,7 +4,6 @@ package apiaccess
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -31,13 +30,10 @@ type Options struct {
 }
 
 // Config returns the configuration of a client. Outside a pod and without a kubeconfig,
-// it returns rest.ErrNotInCluster.
+// the error wraps rest.ErrNotInCluster.
 func Config(o Options) (*rest.Config, error) {
 	config, err := loadConfig(o.Kubeconfig)
-	switch {
-	case errors.Is(err, rest.ErrNotInCluster):
-		return nil, err
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("reading the configuration of the API server: %w", err)
 	}
 	config.UserAgent, config.QPS, config.Burst = o.UserAgent, o.QPS, o.Burst
@@ -80,36 +76,28 @@ func NewCore(config *rest.Config, client *http.Client) (*Core, error) {
 
 type (
 	// Nodes is a client for Nodes.
-	Nodes = Client[*corev1.Node, *corev1.NodeList]
+	Nodes = Client[corev1.Node, corev1.NodeList, *corev1.Node, *corev1.NodeList]
 	// ConfigMaps is a client for ConfigMaps.
-	ConfigMaps = Client[*corev1.ConfigMap, *corev1.ConfigMapList]
+	ConfigMaps = Client[corev1.ConfigMap, corev1.ConfigMapList, *corev1.ConfigMap, *corev1.ConfigMapList]
 	// Events is a client for Events.
-	Events = Client[*corev1.Event, *corev1.EventList]
+	Events = Client[corev1.Event, corev1.EventList, *corev1.Event, *corev1.EventList]
 )
 
 // Nodes returns a client for Nodes.
-func (c *Core) Nodes() *Nodes {
-	return &Nodes{
-		c, "nodes", "",
-		func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} },
-	}
-}
+func (c *Core) Nodes() *Nodes { return &Nodes{c, "nodes", ""} }
 
 // ConfigMaps returns a client for the ConfigMaps of one namespace.
 func (c *Core) ConfigMaps(namespace string) *ConfigMaps {
-	return &ConfigMaps{
-		c, "configmaps", namespace,
-		func() *corev1.ConfigMap { return &corev1.ConfigMap{} },
-		func() *corev1.ConfigMapList { return &corev1.ConfigMapList{} },
-	}
+	return &ConfigMaps{c, "configmaps", namespace}
 }
 
 // Events returns a client for the Events of one namespace.
-func (c *Core) Events(namespace string) *Events {
-	return &Events{
-		c, "events", namespace,
-		func() *corev1.Event { return &corev1.Event{} }, func() *corev1.EventList { return &corev1.EventList{} },
-	}
+func (c *Core) Events(namespace string) *Events { return &Events{c, "events", namespace} }
+
+// An Object is a pointer to an object or a list of the API.
+type Object[T any] interface {
+	*T
+	runtime.Object
 }
 
 // A Client reads and writes the objects of one resource. It has the methods of
@@ -118,48 +106,46 @@ func (c *Core) Events(namespace string) *Events {
 // binary 3% larger.
 //
 // The errors are those of k8s.io/apimachinery/pkg/api/errors.
-type Client[T, L runtime.Object] struct {
+type Client[T, L any, P Object[T], PL Object[L]] struct {
 	core                *Core
 	resource, namespace string // namespace is empty for cluster-scoped resources
-	newObject           func() T
-	newList             func() L
 }
 
 // request completes a request for the resource.
-func (c *Client[T, L]) request(r *rest.Request, options runtime.Object) *rest.Request {
+func (c *Client[T, L, P, PL]) request(r *rest.Request, options runtime.Object) *rest.Request {
 	return r.NamespaceIfScoped(c.namespace, c.namespace != "").Resource(c.resource).
 		VersionedParams(options, c.core.parameters)
 }
 
 // Get reads one object.
-func (c *Client[T, L]) Get(ctx context.Context, name string, o metav1.GetOptions) (T, error) {
-	result := c.newObject()
+func (c *Client[T, L, P, PL]) Get(ctx context.Context, name string, o metav1.GetOptions) (P, error) {
+	result := P(new(T))
 	return result, c.request(c.core.rest.Get(), &o).Name(name).Do(ctx).Into(result)
 }
 
 // List lists objects.
-func (c *Client[T, L]) List(ctx context.Context, o metav1.ListOptions) (L, error) {
-	list := c.newList()
+func (c *Client[T, L, P, PL]) List(ctx context.Context, o metav1.ListOptions) (PL, error) {
+	list := PL(new(L))
 	return list, c.request(c.core.rest.Get(), &o).Do(ctx).Into(list)
 }
 
 // Watch watches objects.
-func (c *Client[T, L]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+func (c *Client[T, L, P, PL]) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	return c.request(c.core.rest.Get(), &o).Watch(ctx)
 }
 
 // Create creates an object.
-func (c *Client[T, L]) Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error) {
-	result := c.newObject()
+func (c *Client[T, L, P, PL]) Create(ctx context.Context, object P, o metav1.CreateOptions) (P, error) {
+	result := P(new(T))
 	return result, c.request(c.core.rest.Post(), &o).Body(object).Do(ctx).Into(result)
 }
 
 // Patch patches an object, or one of its subresources.
-func (c *Client[T, L]) Patch(
+func (c *Client[T, L, P, PL]) Patch(
 	ctx context.Context, name string, kind types.PatchType, body []byte, o metav1.PatchOptions, subresources ...string,
-) (T, error) {
-	result := c.newObject()
+) (P, error) {
+	result := P(new(T))
 	err := c.request(c.core.rest.Patch(kind), &o).Name(name).SubResource(subresources...).Body(body).Do(ctx).Into(result)
 	return result, err
 }
