@@ -21,9 +21,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// statusSubresource is the subresource of the conditions.
-const statusSubresource = "status"
-
 // Patch is one write to a Node.
 type Patch struct {
 	// Subresource is "status" or empty.
@@ -48,10 +45,7 @@ func Plan(node *corev1.Node, d Desired, now time.Time) ([]Patch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("planning the patch of node %q: %w", node.Name, err)
 	}
-	status, err := statusPatch(node, d, now, func(changed []corev1.NodeCondition) bool {
-		isFirst := len(object) == 0 || d.StatusFirst
-		return isFirst && (d.Guarded || slices.ContainsFunc(changed, isNetworkDown))
-	})
+	status, err := statusPatch(node, d, now, len(object) == 0 || d.StatusFirst)
 	if err != nil {
 		return nil, fmt.Errorf("planning the status patch of node %q: %w", node.Name, err)
 	}
@@ -74,7 +68,8 @@ func objectPatch(node *corev1.Node, d Desired) ([]Patch, error) {
 		spec["unschedulable"] = *d.Unschedulable
 	}
 	taints := mergeTaints(node.Spec.Taints, d.AddTaints, d.RemoveTaints)
-	if !slices.EqualFunc(taints, node.Spec.Taints, isSameTaint) {
+	isSame := func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
+	if !slices.EqualFunc(taints, node.Spec.Taints, isSame) {
 		spec["taints"] = taints
 	}
 	if len(metadata) == 0 && len(spec) == 0 {
@@ -88,26 +83,15 @@ func objectPatch(node *corev1.Node, d Desired) ([]Patch, error) {
 	if len(spec) > 0 {
 		patch["spec"] = spec
 	}
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
-	}
-	return []Patch{{Type: types.MergePatchType, Body: body}}, nil
-}
-
-// isNetworkDown reports whether the condition keeps pods away from a node.
-func isNetworkDown(c corev1.NodeCondition) bool {
-	return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
+	return encode(Patch{Type: types.MergePatchType}, patch)
 }
 
 // statusPatch returns the write of the conditions that differ, or nil. It contains the Node's
-// UID, so that it cannot change another Node of the same name. It contains the resourceVersion if
-// isGuarded returns true for these conditions.
-func statusPatch(
-	node *corev1.Node, d Desired, now time.Time, isGuarded func([]corev1.NodeCondition) bool,
-) ([]Patch, error) {
-	var changed []corev1.NodeCondition
+// UID, so that it cannot change another Node of the same name. isFirst is set if nothing else is
+// written before.
+func statusPatch(node *corev1.Node, d Desired, now time.Time, isFirst bool) ([]Patch, error) {
 	var conditions []any
+	isGuarded := d.Guarded
 	for _, c := range d.Conditions {
 		before := readiness.FindCondition(node, c.Type)
 		if before != nil && before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
@@ -118,7 +102,8 @@ func statusPatch(
 		if before != nil && before.Status == c.Status {
 			c.LastTransitionTime = before.LastTransitionTime
 		}
-		changed, conditions = append(changed, c), append(conditions, c)
+		conditions = append(conditions, c)
+		isGuarded = isGuarded || c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
 	}
 	for _, kind := range d.RemoveConditions {
 		if readiness.FindCondition(node, kind) != nil {
@@ -128,22 +113,18 @@ func statusPatch(
 	if len(conditions) == 0 {
 		return nil, nil
 	}
-	patch := map[string]any{"status": map[string]any{"conditions": conditions}}
-	metadata := map[string]any{}
-	if node.UID != "" {
-		metadata["uid"] = node.UID
+	metadata := metav1.ObjectMeta{UID: node.UID}
+	if isFirst && isGuarded {
+		metadata.ResourceVersion = node.ResourceVersion
 	}
-	if isGuarded(changed) {
-		metadata["resourceVersion"] = node.ResourceVersion
-	}
-	if len(metadata) > 0 {
-		patch["metadata"] = metadata
-	}
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
-	}
-	return []Patch{{Subresource: statusSubresource, Type: types.StrategicMergePatchType, Body: body}}, nil
+	return encode(Patch{Subresource: "status", Type: types.StrategicMergePatchType}, map[string]any{
+		"metadata": metadata, "status": map[string]any{"conditions": conditions},
+	})
+}
+
+func encode(p Patch, content map[string]any) (patches []Patch, err error) {
+	p.Body, err = json.Marshal(content)
+	return []Patch{p}, err
 }
 
 // changedKeys returns the keys of wanted that differ from have. A nil value removes the key.
@@ -183,8 +164,6 @@ func mergeTaints(have, add, remove []corev1.Taint) []corev1.Taint {
 func taintIndex(taints []corev1.Taint, t corev1.Taint) int {
 	return slices.IndexFunc(taints, func(other corev1.Taint) bool { return t.MatchTaint(&other) })
 }
-
-func isSameTaint(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }
 
 // Desired describes a Node. Everything that it does not name stays unchanged.
 type Desired struct {

@@ -72,7 +72,7 @@ func TestPlan(t *testing.T) {
 		return Patch{Subresource: "status", Type: types.StrategicMergePatchType, Body: []byte(body)}
 	}
 	guarded := func(p Patch) Patch {
-		p.Body = bytes.Replace(p.Body, []byte(`{"uid"`), []byte(`{"resourceVersion":"7","uid"`), 1)
+		p.Body = bytes.Replace(p.Body, []byte(`"u1"`), []byte(`"u1","resourceVersion":"7"`), 1)
 		return p
 	}
 	record := object(`"annotations":{"holdfast.dev/hold":"r"},`, "")

@@ -28,7 +28,6 @@ type Patcher interface {
 type Writer struct {
 	nodes   Patcher
 	manager string
-	now     func() time.Time
 }
 
 // NewWriter returns a Writer with the field manager of an agent (readiness.FieldManager).
@@ -36,7 +35,7 @@ func NewWriter(nodes Patcher) *Writer { return NewWriterAs(readiness.FieldManage
 
 // NewWriterAs returns a Writer with another field manager.
 func NewWriterAs(manager string, nodes Patcher) *Writer {
-	return &Writer{nodes: nodes, manager: manager, now: time.Now}
+	return &Writer{nodes: nodes, manager: manager}
 }
 
 // Apply makes the Node as desired, in at most one write to the Node and one to its status. It
@@ -44,7 +43,7 @@ func NewWriterAs(manager string, nodes Patcher) *Writer {
 // succeeded, that is the given Node. A conflict (apierrors.IsConflict) means that the Node has
 // changed since it was read: the caller must decide again about everything that is not written.
 func (w *Writer) Apply(ctx context.Context, node *corev1.Node, d Desired) (*corev1.Node, error) {
-	patches, err := Plan(node, d, w.now())
+	patches, err := Plan(node, d, time.Now())
 	if err != nil {
 		return node, err
 	}
