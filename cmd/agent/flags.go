@@ -269,26 +269,21 @@ func completeGates(f *flags) error {
 }
 
 func completeEtcd(f *flags) error {
-	if f.etcdCA == "" && f.etcdCert == "" && f.etcdKey == "" {
-		return nil
-	}
-	origin := "--etcd-cert"
+	own := evidence.Credential{CA: f.etcdCA, Cert: f.etcdCert, Key: f.etcdKey, Origin: "--etcd-cert"}
+	var err error
 	switch {
-	case f.etcdCA != "" && f.etcdCert == "" && f.etcdKey == "":
-		origin = "--etcd-ca, no client certificate"
+	case f.etcdCA == "" && f.etcdCert == "" && f.etcdKey == "":
+		return nil
+	case f.etcdCert == "" && f.etcdKey == "":
+		own.Origin = "--etcd-ca, no client certificate"
 	case f.etcdCA == "" || f.etcdCert == "" || f.etcdKey == "":
 		return cli.UsageErrorf("--etcd-ca, --etcd-cert and --etcd-key belong together; set all three, --etcd-ca alone for " +
 			"an etcd that wants no client certificate, or none to use the certificates on the host")
+	default:
+		err = cmp.Or(checkAbsolute("--etcd-cert", f.etcdCert), checkAbsolute("--etcd-key", f.etcdKey))
 	}
-	f.host.EtcdCredential = &evidence.Credential{CA: f.etcdCA, Cert: f.etcdCert, Key: f.etcdKey, Origin: origin}
-	if f.etcdCert == "" {
-		return checkAbsolute("--etcd-ca", f.etcdCA)
-	}
-	return cmp.Or(
-		checkAbsolute("--etcd-ca", f.etcdCA),
-		checkAbsolute("--etcd-cert", f.etcdCert),
-		checkAbsolute("--etcd-key", f.etcdKey),
-	)
+	f.host.EtcdCredential = &own
+	return cmp.Or(checkAbsolute("--etcd-ca", f.etcdCA), err)
 }
 
 func checkTimes(f *flags) error {

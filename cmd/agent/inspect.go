@@ -9,9 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/internal/node/etcdprobe"
 	"github.com/holdfast-dev/holdfast/internal/node/host"
@@ -108,10 +107,6 @@ func parseInspect(args []string) (inspectFlags, error) {
 // inspect prints what the agent observes on this host, and what it would do.
 func inspect(ctx context.Context, args []string, out io.Writer) error {
 	options, err := parseInspect(args)
-	if errors.Is(err, flag.ErrHelp) {
-		_, err = io.WriteString(out, inspectUsage)
-		return err
-	}
 	if err != nil {
 		return err
 	}
@@ -136,7 +131,7 @@ func inspect(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("writing the report: %w", err)
-	case options.setExitCode && r.Result != resultClear:
+	case options.setExitCode:
 		return cli.ExitWith(r.Result.exitCode())
 	}
 	return nil
@@ -191,14 +186,13 @@ func observeHost(ctx context.Context, observedHost *host.Host, options inspectFl
 // probeGates probes each endpoint once, all at the same time.
 func probeGates(ctx context.Context, endpoints []readiness.Endpoint) []readiness.Probe {
 	probes := make([]readiness.Probe, len(endpoints))
-	var group errgroup.Group
+	var probing sync.WaitGroup
 	for i, endpoint := range endpoints {
-		group.Go(func() error {
+		probing.Go(func() {
 			err := nodenet.Probe(ctx, endpoint)
 			probes[i] = endpoint.Result(readiness.Probe{}, err, time.Now())
-			return nil
 		})
 	}
-	_ = group.Wait() // no error is possible
+	probing.Wait()
 	return probes
 }

@@ -30,11 +30,9 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 )
 
-const (
-	// gcPercent is half of Go's default. The agent keeps little and allocates little, so
-	// a smaller heap costs it no time.
-	gcPercent = 50
-)
+// gcPercent is half of Go's default. The agent keeps little and allocates little, so a smaller heap
+// costs it no time.
+const gcPercent = 50
 
 // version is the version of the image with its commit. The Makefile has the linker set
 // it; in other builds it is empty (see cli.Version).
@@ -59,11 +57,15 @@ type commandLine struct {
 
 // execute returns the exit code.
 func (c commandLine) execute(ctx context.Context, args []string) int {
-	help := "holdfast-agent --help"
+	command, text := "holdfast-agent --help", usage
 	if len(args) > 0 && args[0] == "inspect" {
-		help = "holdfast-agent inspect --help"
+		command, text = "holdfast-agent inspect --help", inspectUsage
 	}
-	return cli.ReportError(c.errOut, "agent", help, c.dispatch(ctx, args))
+	err := c.dispatch(ctx, args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err = io.WriteString(c.out, text)
+	}
+	return cli.ReportError(c.errOut, "agent", command, err)
 }
 
 func (c commandLine) dispatch(ctx context.Context, args []string) error {
@@ -74,10 +76,6 @@ func (c commandLine) dispatch(ctx context.Context, args []string) error {
 	switch name, rest := args[0], args[1:]; name {
 	case "run":
 		cfg, err := parse(rest)
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(c.out, usage)
-			return nil
-		}
 		if err != nil {
 			return err
 		}
@@ -90,8 +88,7 @@ func (c commandLine) dispatch(ctx context.Context, args []string) error {
 		fmt.Fprintln(c.out, "holdfast agent "+cli.Version(version))
 		return nil
 	case "help", "--help", "-help", "-h":
-		fmt.Fprint(c.out, usage)
-		return nil
+		return flag.ErrHelp
 	default:
 		return cli.UsageErrorf("unknown command %q; use run, inspect or version", name)
 	}
