@@ -90,12 +90,9 @@ func swapByteOrder(id string) string {
 	if len(digits) != 32 {
 		return id
 	}
-	reversed := func(from, to int) string {
-		var s strings.Builder
-		for at := to - 2; at >= from; at -= 2 {
-			s.WriteString(digits[at : at+2])
-		}
-		return s.String()
+	var swapped strings.Builder
+	for _, at := range []int{6, 4, 2, 0, 10, 8, 14, 12} {
+		swapped.WriteString(digits[at : at+2])
 	}
-	return canonicalUUID(reversed(0, 8) + reversed(8, 12) + reversed(12, 16) + digits[16:])
+	return canonicalUUID(swapped.String() + digits[16:])
 }
