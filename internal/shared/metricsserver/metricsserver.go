@@ -97,18 +97,17 @@ func NewAuthorizer(config *rest.Config, log *slog.Logger) (*Authorizer, error) {
 // Require returns a handler that calls the next one for admitted clients only.
 func (a *Authorizer) Require(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch answer := a.answer(r); answer.status {
+		answer := a.answer(r)
+		switch answer.status {
 		case http.StatusOK:
 			next.ServeHTTP(w, r)
+			return
 		case http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			http.Error(w, answer.text, answer.status)
 		case http.StatusTooManyRequests:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, answer.text, answer.status)
-		default:
-			http.Error(w, answer.text, answer.status)
 		}
+		http.Error(w, answer.text, answer.status)
 	})
 }
 
