@@ -21,7 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,15 +58,18 @@ type Options struct {
 type Source struct {
 	options Options
 	loaded  chan struct{} // closed when there is a certificate
+	state   atomic.Pointer[sourceState]
+}
 
-	mu       sync.Mutex // guards served and notReady
-	served   *tls.Certificate
-	notReady string // the reason that calls fail, empty if they succeed
+type sourceState struct {
+	served   *tls.Certificate // nil if there is none yet
+	notReady string           // the reason that calls fail, empty if they succeed
 }
 
 // New returns a Source, which has no certificate before Run.
 func New(o Options) (*Source, error) {
-	s := &Source{options: o, loaded: make(chan struct{}), notReady: "the serving certificate is not loaded yet"}
+	s := &Source{options: o, loaded: make(chan struct{})}
+	s.state.Store(&sourceState{notReady: "the serving certificate is not loaded yet"})
 	err := o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
 		Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
@@ -93,12 +96,11 @@ func (s *Source) Run(ctx context.Context) error {
 
 // GetCertificate returns the serving certificate. It has the signature that tls.Config requires.
 func (s *Source) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.served == nil {
-		return nil, errors.New(s.notReady)
+	state := s.state.Load()
+	if state.served == nil {
+		return nil, errors.New(state.notReady)
 	}
-	return s.served, nil
+	return state.served, nil
 }
 
 // Loaded returns a channel that is closed when GetCertificate returns a certificate. Before that,
@@ -108,11 +110,10 @@ func (s *Source) Loaded() <-chan struct{} { return s.loaded }
 // Ready returns an error with the reason if calls by the API server fail. It does not know whether
 // the API server trusts a certificate from files.
 func (s *Source) Ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	reason := s.notReady
+	state := s.state.Load()
+	reason := state.notReady
 	if reason == "" {
-		reason = invalidReason(s.served.Leaf, time.Now())
+		reason = invalidReason(state.served.Leaf, time.Now())
 	}
 	if reason != "" {
 		return errors.New(reason)
@@ -121,27 +122,20 @@ func (s *Source) Ready() error {
 }
 
 // servedCert returns the certificate in use, nil if there is none yet.
-func (s *Source) servedCert() *tls.Certificate {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.served
-}
+func (s *Source) servedCert() *tls.Certificate { return s.state.Load().served }
 
 // serve uses a certificate, nil if there is none yet. It also sets the reason that calls fail, and
 // returns the previous one.
 func (s *Source) serve(certificate *tls.Certificate, notReady string) (previous string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if certificate != s.served {
+	before := s.state.Swap(&sourceState{certificate, notReady})
+	if certificate != before.served {
 		s.options.Log.Info("serving a new certificate",
 			"serial", certificate.Leaf.SerialNumber.Text(16), "not_after", certificate.Leaf.NotAfter)
-		if s.served == nil {
+		if before.served == nil {
 			close(s.loaded)
 		}
 	}
-	previous = s.notReady
-	s.served, s.notReady = certificate, notReady
-	return previous
+	return before.notReady
 }
 
 // invalidReason returns why no client accepts a certificate at this time, empty if there is no
