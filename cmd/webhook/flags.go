@@ -115,8 +115,8 @@ func appendTo(list *[]string) func(string) error {
 func parse(args []string) (config, error) {
 	var f flags
 	err := cli.ParseFlags(f.flagSet(), args, "--namespace=NAME", &f,
-		checkNames, checkTimes, completeDepartures, completeHolds, checkAddresses, checkTLSFiles, checkClientCA,
-		completeSPC, completeLog)
+		checkNames, checkTimes, completeDepartures, completeHolds, checkTLSFiles, checkClientCA, completeSPC,
+		completeOutput)
 	return f.config, err
 }
 
@@ -260,13 +260,16 @@ func completeHolds(f *flags) error {
 	return nil
 }
 
-func checkAddresses(f *flags) error {
+func completeOutput(f *flags) (err error) {
+	if f.log, err = f.logFlags.Options(); err != nil {
+		return err
+	}
 	if f.metricsSecure && f.metricsListen == "" {
 		return cli.UsageErrorf("--metrics-secure has no effect without --metrics-listen; " +
 			"add an address such as :8080, or remove --metrics-secure")
 	}
 	const example = ":9443 or 10.0.0.1:9443"
-	err := cli.CheckAddress("--listen", f.listen, example)
+	err = cli.CheckAddress("--listen", f.listen, example)
 	if err == nil && f.metricsListen != "" {
 		err = cli.CheckAddress("--metrics-listen", f.metricsListen, example)
 	}
@@ -332,10 +335,4 @@ func completeSPC(f *flags) error {
 		return cli.UsageErrorf("the --spc-* flags: %v", err)
 	}
 	return nil
-}
-
-// completeLog checks the flags of the log and sets its options.
-func completeLog(f *flags) (err error) {
-	f.log, err = f.logFlags.Options()
-	return err
 }

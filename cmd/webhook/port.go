@@ -118,17 +118,17 @@ func tlsConfig(cfg config, certificate func(*tls.ClientHelloInfo) (*tls.Certific
 	if cfg.clientCAFile == "" {
 		return base
 	}
-	withClientCA := base.Clone()
-	withClientCA.ClientAuth = tls.RequireAndVerifyClientCert
-	withClientCA.VerifyConnection = func(state tls.ConnectionState) error { return checkClientName(cfg.clientName, state) }
 	// Read the file for each connection, so that a rotated authority needs no restart.
 	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		pool, err := readCertPool(cfg.clientCAFile)
 		if err != nil {
 			return nil, fmt.Errorf("reading the authority of client certificates: %w", err)
 		}
-		perConnection := withClientCA.Clone()
-		perConnection.ClientCAs = pool
+		perConnection := base.Clone()
+		perConnection.ClientAuth, perConnection.ClientCAs = tls.RequireAndVerifyClientCert, pool
+		perConnection.VerifyConnection = func(state tls.ConnectionState) error {
+			return checkClientName(cfg.clientName, state)
+		}
 		return perConnection, nil
 	}
 	return base
@@ -150,7 +150,6 @@ func checkClientName(name string, state tls.ConnectionState) error {
 	return fmt.Errorf("the client certificate has the name %q instead of --client-name=%q", leaf.Subject.CommonName, name)
 }
 
-// readCertPool reads the certificates in a file.
 func readCertPool(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

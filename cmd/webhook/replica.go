@@ -58,10 +58,9 @@ func (r replica) addLoops() (*admission.Handler, error) {
 	for _, loop := range runnables {
 		err = errors.Join(err, r.manager.Add(loop))
 	}
-	return reviews, errors.Join(err, r.addSPCInventory(), r.manager.Add(everyReplica(r.store.WatchAges)))
+	return reviews, errors.Join(err, r.addSPCInventory())
 }
 
-// newControllers returns the controllers of the World.
 func (r replica) newControllers(reviews *admission.Handler) (all []world.Controller, err error) {
 	hooks, err := r.newMachines(reviews)
 	if err != nil {
@@ -110,26 +109,15 @@ func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady
 	})
 	group.Go(func() error { return r.manager.Start(running) })
 	group.Go(func() error { return certificates.Run(running) })
+	group.Go(func() error { return r.store.WatchAges(running) })
 	group.Go(func() error { return port.serve(ctx, running) })
 	return group.Wait()
 }
 
-// recordEvent records an event for a loop.
 func (r replica) recordEvent(about *corev1.ObjectReference, eventType, reason, message string) {
 	r.recorder.Event(about, eventType, reason, message)
 }
 
-// everyReplica is a runnable that the manager starts in every replica after the caches
-// have synced.
-type everyReplica func(context.Context) error
-
-// Start runs the function.
-func (f everyReplica) Start(ctx context.Context) error { return f(ctx) }
-
-// NeedLeaderElection returns false: the manager starts the runnable without the Lease.
-func (everyReplica) NeedLeaderElection() bool { return false }
-
-// newReviews returns the handler of reviews.
 func (r replica) newReviews() (*admission.Handler, error) {
 	reviewer, err := review.New(review.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
 	if err != nil {
@@ -147,7 +135,6 @@ func (r replica) newReviews() (*admission.Handler, error) {
 	})
 }
 
-// liveNode reads a Node from the API server.
 func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
@@ -207,7 +194,6 @@ func (r replica) addSPCInventory() error {
 	return nil
 }
 
-// newCertificates returns the source of the serving certificate.
 func (r replica) newCertificates() (*servingcert.Source, error) {
 	uncached, err := client.NewWithWatch(r.api, client.Options{
 		Scheme: r.manager.GetScheme(), HTTPClient: r.manager.GetHTTPClient(), Mapper: r.manager.GetRESTMapper(),
