@@ -30,18 +30,15 @@ func (w writer) etcdctl(arguments string) string {
 		}
 	}
 	command := strings.Join(append(words, arguments), " ")
+	isElsewhere := func(file string) bool { return !strings.HasPrefix(file, kubeadmDir) }
+	isMounted := !slices.ContainsFunc([]string{a.CACert, a.Cert, a.Key}, isElsewhere)
 	switch {
 	case w.Host.Node == "":
 		return command
-	case a.Distribution == v1alpha1.DistributionKubeadm && isBelow(kubeadmDir, a.CACert, a.Cert, a.Key):
+	case a.Distribution == v1alpha1.DistributionKubeadm && isMounted:
 		return fmt.Sprintf("kubectl -n kube-system exec etcd-%s -- %s", w.Host.Node, command)
 	}
 	return fmt.Sprintf("on node %s: %s", w.Host.Node, command)
-}
-
-// isBelow reports whether all files are below the directory.
-func isBelow(dir string, files ...string) bool {
-	return !slices.ContainsFunc(files, func(file string) bool { return !strings.HasPrefix(file, dir) })
 }
 
 // removeCommand returns the command that removes a member, in the words of its distribution. A

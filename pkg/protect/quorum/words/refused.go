@@ -26,35 +26,38 @@ func (w writer) refused() string {
 	if t.Healthy > 0 {
 		remaining = fmt.Sprintf("only %d", t.Healthy)
 	}
-	lines := []string{fmt.Sprintf("%s node %s %s%s: %d of %s must be healthy%s, and %s would remain",
-		w.verb.Gerund, w.node, what, while, t.Quorum, w.votersAfter(), reserve, remaining)}
-	lines = append(lines, sources(t)...)
-	for _, m := range t.Members {
-		lines = append(lines, "  "+title(m)+location(m)+": "+describe(m))
-	}
-	return w.refusal(lines, w.steps()...)
+	arithmetic := fmt.Sprintf("%s node %s %s%s: %d of %s must be healthy%s, and %s would remain",
+		w.verb.Gerund, w.node, what, while, t.Quorum, w.votersAfter(), reserve, remaining)
+	return w.refusal(w.counted(arithmetic), w.steps()...)
 }
 
-// sources names the Nodes whose lists differ.
-func sources(t quorum.Tally) []string {
-	if len(t.Differing) == 0 {
-		return nil
+// counted returns the arithmetic, the Nodes whose lists differ, and every member.
+func (w writer) counted(arithmetic string) []string {
+	lines := []string{arithmetic}
+	if len(w.Tally.Differing) > 0 {
+		text := fmt.Sprintf("  the member lists differ; this is by the list of node %s", w.Tally.List.Node)
+		for _, o := range w.Tally.Differing {
+			text += fmt.Sprintf("; node %s lists %s", o.Node, quorum.ListKey(o))
+		}
+		lines = append(lines, text)
 	}
-	text := fmt.Sprintf("  the member lists differ; this is by the list of node %s", t.List.Node)
-	for _, o := range t.Differing {
-		text += fmt.Sprintf("; node %s lists %s", o.Node, quorum.ListKey(o))
+	for _, m := range w.Tally.Members {
+		description := describe(m)
+		if w.Together && m.Count == quorum.CountsOnNode {
+			description = "would be gone"
+			if m.Node != "" {
+				description += " with node " + m.Node
+			}
+		}
+		lines = append(lines, "  "+title(m)+location(m)+": "+description)
 	}
-	return []string{text}
+	return lines
 }
 
 // location names the node of a member unless its description does.
 func location(m quorum.MemberState) string {
-	switch m.Count {
-	case quorum.CountsOnNode, quorum.CountsLost, quorum.CountsAway:
-		return ""
-	case quorum.CountsHealthy, quorum.CountsUnproven, quorum.CountsLearner:
-	}
-	if m.Node == "" {
+	isDescribed := m.Count == quorum.CountsOnNode || m.Count == quorum.CountsLost || m.Count == quorum.CountsAway
+	if m.Node == "" || isDescribed {
 		return ""
 	}
 	return " on node " + m.Node
@@ -175,24 +178,13 @@ func (w writer) together(v quorum.Verdict) string {
 	case v.Final:
 		verb = "would lose quorum"
 	}
-	lines := []string{fmt.Sprintf("etcd cluster %s %s without %s %s: %d of %s must be healthy, and %d would remain",
+	arithmetic := fmt.Sprintf("etcd cluster %s %s without %s %s: %d of %s must be healthy, and %d would remain",
 		w.id, verb, agree(len(w.Nodes), "node", "nodes"), strings.Join(w.Nodes, ", "),
-		w.Tally.Quorum, observation.Plural(w.Tally.Voters, "voter"), w.Tally.Healthy)}
+		w.Tally.Quorum, observation.Plural(w.Tally.Voters, "voter"), w.Tally.Healthy)
 	if v.Allowed {
-		return lines[0]
+		return arithmetic
 	}
-	lines = append(lines, sources(w.Tally)...)
-	for _, m := range w.Tally.Members {
-		description := describe(m)
-		if m.Count == quorum.CountsOnNode {
-			description = "would be gone"
-			if m.Node != "" {
-				description += " with node " + m.Node
-			}
-		}
-		lines = append(lines, "  "+title(m)+location(m)+": "+description)
-	}
-	return strings.Join(lines, "\n")
+	return strings.Join(w.counted(arithmetic), "\n")
 }
 
 // Summary describes a cluster in one line.
