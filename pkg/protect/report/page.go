@@ -114,7 +114,7 @@ func (s State) protection(n *corev1.Node) Protection {
 		p.Problem = err.Error()
 	}
 	for _, c := range s.recentClusters() {
-		for _, m := range s.clusterStatus(c, nil).Members {
+		for _, m := range s.clusterStatus(c).Members {
 			if m.Node == n.Name {
 				p.Members = append(p.Members, m)
 			}
@@ -212,7 +212,6 @@ func (p Page) nextSteps(n *corev1.Node) []string {
 	return steps
 }
 
-// summary returns the page's answer in a few words.
 func (p Page) summary() string {
 	etcd := "no etcd member is known on it"
 	if len(p.Protection.Members) > 0 || p.Protection.Labelled {
@@ -225,7 +224,7 @@ func (p Page) summary() string {
 	return fmt.Sprintf("node %s: %s%s; it may be removed now: %s", p.Node, etcd, hold, p.Removal.Answer)
 }
 
-// Text returns the page for people. It has no section without lines.
+// Text returns the page for people. It has no section without lines, and no empty ones.
 func (p Page) Text() string {
 	text := p.summary() + "\n"
 	for _, section := range []struct {
@@ -243,6 +242,7 @@ func (p Page) Text() string {
 		{"What to do next", p.Next},
 	} {
 		if len(section.lines) > 0 {
+			section.lines = slices.DeleteFunc(section.lines, func(line string) bool { return line == "" })
 			text += "\n" + section.title + "\n  " + strings.Join(section.lines, "\n  ") + "\n"
 		}
 	}
@@ -251,19 +251,14 @@ func (p Page) Text() string {
 
 func (p Protection) lines() []string {
 	isLabelled := map[bool]string{true: "yes", false: "no"}[p.Labelled]
-	lines := []string{"label " + observation.EtcdMemberLabel + ": " + isLabelled}
-	if p.Because != "" {
-		lines = append(lines, p.Because)
-	}
+	lines := []string{"label " + observation.EtcdMemberLabel + ": " + isLabelled, p.Because}
 	for _, a := range p.Announced {
 		lines = append(lines, fmt.Sprintf("announces member %s of etcd cluster %s", a.Member, a.Cluster))
 	}
 	for _, place := range p.Unverified {
 		lines = append(lines, "has a server that has never identified itself: "+printable.Quote(place))
 	}
-	if p.Problem != "" {
-		lines = append(lines, p.Problem)
-	}
+	lines = append(lines, p.Problem)
 	for _, m := range p.Members {
 		lines = append(lines, memberTitle(m)+": "+m.Description)
 	}
@@ -327,9 +322,6 @@ func (m *Machine) lines() []string {
 	if m == nil {
 		return nil
 	}
-	lines := []string{fmt.Sprintf("SPC machine %s: %s", cmp.Or(m.InstanceID, "unknown"), cmp.Or(m.Record, "no record"))}
-	if m.Problem != "" {
-		lines = append(lines, m.Problem)
-	}
-	return lines
+	record := fmt.Sprintf("SPC machine %s: %s", cmp.Or(m.InstanceID, "unknown"), cmp.Or(m.Record, "no record"))
+	return []string{record, m.Problem}
 }

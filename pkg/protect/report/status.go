@@ -110,14 +110,16 @@ func NewStatus(s State) Status {
 	status := Status{
 		Version: Version, Kind: "Status", Clusters: []ClusterStatus{}, Holds: []HoldStatus{}, Warnings: []Warning{},
 	}
-	mayGo := map[string]Removal{}
 	for _, c := range s.recentClusters() {
-		for _, b := range c.Spec.Members {
-			if n := s.node(b.Node); n != nil {
-				mayGo[b.Node] = s.removal(n)
+		cluster := s.clusterStatus(c)
+		for i := range cluster.Members {
+			m := &cluster.Members[i]
+			if n := s.node(m.Node); n != nil {
+				removal := s.removal(n)
+				m.MayGo, m.Reason = removal.Answer, removal.Reason
 			}
 		}
-		status.Clusters = append(status.Clusters, s.clusterStatus(c, mayGo))
+		status.Clusters = append(status.Clusters, cluster)
 	}
 	for i := range s.Nodes {
 		if hold, isHeld := s.holdStatus(i); isHeld {
@@ -128,8 +130,8 @@ func NewStatus(s State) Status {
 	return status
 }
 
-// clusterStatus describes one recent cluster.
-func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) ClusterStatus {
+// clusterStatus describes one recent cluster. The answers about its Nodes are left out.
+func (s State) clusterStatus(c *v1alpha1.EtcdCluster) ClusterStatus {
 	view := s.view(c)
 	summary := quorum.Summarize(view)
 	status := ClusterStatus{
@@ -138,16 +140,16 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) 
 		Observers: c.Spec.Observers, Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
 	}
 	for _, m := range summary.Tally.Members {
-		row := MemberStatus{
+		status.Members = append(status.Members, MemberStatus{
 			ID: m.ID, Name: printable.Quote(m.Name), Node: m.Node, Counts: m.Count, Description: words.Describe(m),
-		}
-		if removal, exists := mayGo[m.Node]; exists {
-			row.MayGo, row.Reason = removal.Answer, removal.Reason
-		}
-		status.Members = append(status.Members, row)
+		})
 	}
-	if !summary.Known {
-		status.Members = append(status.Members, boundMembers(c, mayGo)...)
+	for _, b := range c.Spec.Members {
+		if !summary.Known {
+			status.Members = append(status.Members, MemberStatus{
+				ID: b.MemberID, Node: b.Node, Counts: quorum.CountsUnproven, Description: "no member list is confirmed",
+			})
+		}
 	}
 	for _, g := range c.Spec.Grants {
 		status.Grants = append(status.Grants, s.grantStatus(g))
@@ -156,19 +158,6 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) 
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node))
 	})
 	return status
-}
-
-// boundMembers describes the bound members of a cluster without a confirmed member list.
-func boundMembers(c *v1alpha1.EtcdCluster, mayGo map[string]Removal) []MemberStatus {
-	var members []MemberStatus
-	for _, b := range c.Spec.Members {
-		removal := mayGo[b.Node]
-		members = append(members, MemberStatus{
-			ID: b.MemberID, Node: b.Node, Counts: quorum.CountsUnproven, Description: "no member list is confirmed",
-			MayGo: removal.Answer, Reason: removal.Reason,
-		})
-	}
-	return members
 }
 
 func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
@@ -189,7 +178,6 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 	return status
 }
 
-// holdStatus describes the hold of a Node.
 func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
 	n := &s.Nodes[i]
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])

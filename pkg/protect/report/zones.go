@@ -68,7 +68,6 @@ func (s State) answerWithout(cluster string, share quorum.ZoneShare) quorum.Answ
 	return w.Clusters[at].Answer
 }
 
-// zoneWarnings returns the warnings about zones that hold a quorum of the cluster.
 func zoneWarnings(status ClusterStatus) (all []Warning) {
 	for _, zone := range status.Zones {
 		if zone.HoldsQuorum {
