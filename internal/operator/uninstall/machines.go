@@ -29,9 +29,7 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 	failed := []error{waiting}
 	for i := range hooked {
 		m := &hooked[i]
-		if err := u.needFor(m, "patch"); err != nil {
-			return err
-		}
+		u.needFor(m, "patch")
 		if u.DryRun {
 			continue // The script removes it from all Machines, also from later ones.
 		}
@@ -48,7 +46,6 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// machines is the kind of the Machines of Cluster API.
 func machines() schema.GroupKind {
 	return schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
 }

@@ -38,19 +38,20 @@ import (
 // keep the hooks. When the pods are gone, clean looks for hooks again: the last requests of the
 // webhook may have restored one before every API server knew that its right is gone.
 func (u *uninstaller) clean(ctx context.Context) error {
-	failed := []error{u.removeHooks(ctx)}
+	hooks := u.removeHooks(ctx)
 	for _, right := range []authorizationv1.ResourceAttributes{
 		{Verb: "list"}, {Verb: "get"}, {Verb: "patch"}, {Verb: "patch", Subresource: "status"},
 	} {
 		right.Resource = "nodes"
 		u.need(right)
 	}
-	waiting := u.waitForPods(ctx)
+	waiting := u.waitGone(ctx, u.programs, "a pod may be on a node that does not report: "+
+		"kubectl -n "+guard.Namespace+" get pods -o wide; if its machine is gone, delete the node")
 	if u.collectsRights {
-		return errors.Join(append(failed, waiting)...)
+		return errors.Join(hooks, waiting)
 	}
 	// The second run repeats what failed in the first, so its error replaces that one.
-	failed = []error{waiting, u.removeHooks(ctx)}
+	failed := []error{waiting, u.removeHooks(ctx)}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
@@ -204,7 +205,14 @@ func planCleanup(node *corev1.Node) (d nodepatch.Desired, closed *closedNode, er
 	if c := readiness.FindCondition(node, corev1.NodeNetworkUnavailable); c != nil && readiness.IsByHoldfast(c) {
 		d.RemoveConditions = append(d.RemoveConditions, c.Type)
 	}
-	removeAutoscalerAnnotations(&d, strings.Split(node.Annotations[presence.MarksAnnotation], ","))
+	// A hold that has ended can have left autoscaler annotations.
+	marks := append(readiness.OwnedAutoscalerAnnotations(node.Annotations),
+		strings.Split(node.Annotations[presence.MarksAnnotation], ",")...)
+	for _, key := range autoscaler.Keys() {
+		if slices.Contains(marks, key) {
+			d.Annotations[key] = nil
+		}
+	}
 	if closed, err = addRelease(node, &d); err != nil {
 		return d, nil, err
 	}
@@ -220,8 +228,6 @@ func addRelease(node *corev1.Node, d *nodepatch.Desired) (*closedNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A hold that has ended can have left autoscaler annotations.
-	removeAutoscalerAnnotations(d, readiness.OwnedAutoscalerAnnotations(node.Annotations))
 	if c.Taint == "" && !c.IsHeld() {
 		return nil, nil
 	}
@@ -246,16 +252,6 @@ func openCommands(node *corev1.Node, taint string) string {
 		commands = append(commands, "kubectl uncordon "+node.Name)
 	}
 	return strings.Join(commands, "; ")
-}
-
-// removeAutoscalerAnnotations removes those among keys that Holdfast may set.
-func removeAutoscalerAnnotations(d *nodepatch.Desired, keys []string) {
-	known := autoscaler.Keys()
-	for _, key := range keys {
-		if slices.Contains(known, key) {
-			d.Annotations[key] = nil
-		}
-	}
 }
 
 // removeSPCLabels removes the labels that the agent wrote for SPC.

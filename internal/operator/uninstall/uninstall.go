@@ -13,6 +13,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -76,8 +77,16 @@ type uninstaller struct {
 // roles and the namespace go last. Run can be repeated: what is gone already is no error. If Nodes
 // or Machines cannot be cleaned, the error names them, and the objects of the last step stay.
 func Run(ctx context.Context, o Options) error {
-	u := &uninstaller{Options: o}
-	return u.run(ctx)
+	return (&uninstaller{Options: o}).run(ctx)
+}
+
+// Rights returns what Run needs in this cluster, so that it does not stop halfway. It changes
+// nothing.
+func Rights(ctx context.Context, o Options) ([]authorizationv1.ResourceAttributes, error) {
+	o.DryRun, o.Out = true, io.Discard
+	u := &uninstaller{Options: o, collectsRights: true}
+	err := u.run(ctx)
+	return u.rights, err
 }
 
 func (u *uninstaller) run(ctx context.Context) error {
@@ -98,11 +107,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		{"Machines and Nodes lose what Holdfast has put there. Held nodes are opened.", u.clean},
 		{last, deleteLast},
 	} {
-		title := step.title
-		if u.DryRun {
-			title = "# " + title
-		}
-		fmt.Fprintln(u.Out, title)
+		u.say(step.title)
 		if err := step.run(ctx); err != nil {
 			return err
 		}
@@ -116,25 +121,26 @@ func (u *uninstaller) run(ctx context.Context) error {
 	return u.reportKept(ctx)
 }
 
-const (
-	admissionGroup = "admissionregistration.k8s.io"
-	flowGroup      = "flowcontrol.apiserver.k8s.io"
-)
+// say prints a line, which is a comment in a script.
+func (u *uninstaller) say(text string) {
+	if u.DryRun {
+		text = "# " + text
+	}
+	fmt.Fprintln(u.Out, text)
+}
+
+const admissionGroup = "admissionregistration.k8s.io"
 
 // stopHolding deletes the policy by which nodes are born held.
 func (u *uninstaller) stopHolding(ctx context.Context) error {
-	return u.deleteKinds(ctx,
-		schema.GroupKind{Group: admissionGroup, Kind: "MutatingAdmissionPolicyBinding"},
-		schema.GroupKind{Group: admissionGroup, Kind: "MutatingAdmissionPolicy"})
+	return u.deleteKinds(ctx, admissionGroup, "MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy")
 }
 
 // stopReviews deletes the webhook configuration before the webhook, so that no deletion waits for a
 // webhook that does not run.
 func (u *uninstaller) stopReviews(ctx context.Context) error {
-	return u.deleteKinds(ctx,
-		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingWebhookConfiguration"},
-		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicyBinding"},
-		schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"})
+	return u.deleteKinds(ctx, admissionGroup,
+		"ValidatingWebhookConfiguration", "ValidatingAdmissionPolicyBinding", "ValidatingAdmissionPolicy")
 }
 
 // stopPrograms deletes the agents and the webhook, and does not wait for their pods. Before that,
@@ -158,22 +164,12 @@ func (u *uninstaller) stopPrograms(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// waitForPods waits until the programs are gone with their pods.
-func (u *uninstaller) waitForPods(ctx context.Context) error {
-	return u.waitGone(ctx, u.programs, "a pod may be on a node that does not report: "+
-		"kubectl -n "+guard.Namespace+" get pods -o wide; if its machine is gone, delete the node")
-}
-
-// deleteRest deletes everything that is left.
 func (u *uninstaller) deleteRest(ctx context.Context) error {
-	err := u.deleteKinds(ctx,
-		schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRoleBinding"},
-		schema.GroupKind{Group: rbacv1.GroupName, Kind: "ClusterRole"},
-		schema.GroupKind{Group: rbacv1.GroupName, Kind: "RoleBinding"},
-		schema.GroupKind{Group: rbacv1.GroupName, Kind: "Role"},
-		schema.GroupKind{Group: flowGroup, Kind: "FlowSchema"},
-		schema.GroupKind{Group: flowGroup, Kind: "PriorityLevelConfiguration"})
+	err := u.deleteKinds(ctx, rbacv1.GroupName, "ClusterRoleBinding", "ClusterRole", "RoleBinding", "Role")
 	if err != nil {
+		return err
+	}
+	if err := u.deleteKinds(ctx, flowcontrolv1.GroupName, "FlowSchema", "PriorityLevelConfiguration"); err != nil {
 		return err
 	}
 	// The namespace has the guard pods as well. Helm creates it without the label.
@@ -205,9 +201,9 @@ func (u *uninstaller) deleteGuardPods(ctx context.Context) error {
 // deleteKinds deletes Holdfast's objects of these kinds in all namespaces, kind by kind. The
 // objects in Holdfast's namespace go with the namespace, and stopPrograms has deleted a binding,
 // which a dry run finds again.
-func (u *uninstaller) deleteKinds(ctx context.Context, kinds ...schema.GroupKind) error {
+func (u *uninstaller) deleteKinds(ctx context.Context, group string, kinds ...string) error {
 	for _, kind := range kinds {
-		found, err := u.ownObjects(ctx, kind)
+		found, err := u.ownObjects(ctx, schema.GroupKind{Group: group, Kind: kind})
 		if err != nil {
 			return err
 		}
@@ -239,13 +235,17 @@ func (u *uninstaller) deleteObjects(
 ) error {
 	for i := range objects {
 		object := &objects[i]
-		if err := u.needFor(object, "delete"); err != nil {
-			return err
-		}
-		// waitGone prints for what a script has to wait.
-		command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + cli.Quoted(describe(object))
-		if len(options) > 0 {
-			command += " --cascade=foreground"
+		u.needFor(object, "delete")
+		if u.DryRun {
+			// waitGone prints for what a script has to wait.
+			command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + cli.Quoted(describe(object))
+			if len(options) > 0 {
+				command += " --cascade=foreground"
+			}
+			if _, err := fmt.Fprintln(u.Out, command); err != nil {
+				return err
+			}
+			continue
 		}
 		// The answer to the deletion of an object that a finalizer keeps is the object. The client would
 		// fail to decode one whose kind is not in its scheme.
@@ -253,9 +253,10 @@ func (u *uninstaller) deleteObjects(
 		untyped.SetGroupVersionKind(object.GroupVersionKind())
 		untyped.SetNamespace(object.Namespace)
 		untyped.SetName(object.Name)
-		err := u.do(command, describe(object)+": deleted", func() error {
-			return u.Client.Delete(ctx, untyped, options...)
-		})
+		err := u.Client.Delete(ctx, untyped, options...)
+		if err == nil {
+			_, err = fmt.Fprintf(u.Out, "%s: deleted\n", describe(object))
+		}
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting %s: %w", describe(object), err)
 		}
@@ -281,13 +282,10 @@ func describe(object *metav1.PartialObjectMetadata) string {
 	return name + "/" + object.Name
 }
 
-// waitGone waits until the objects are gone.
 func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObjectMetadata, advice string) error {
 	for i := range objects {
 		object := &objects[i]
-		if err := u.needFor(object, "get"); err != nil {
-			return err
-		}
+		u.needFor(object, "get")
 		if u.DryRun {
 			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", u.kubectl(object), u.Timeout,
 				cli.Quoted(describe(object)))
@@ -319,19 +317,6 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 	return nil
 }
 
-// do makes one change and prints it, or prints its command in a dry run.
-func (u *uninstaller) do(command, done string, change func() error) error {
-	if u.DryRun {
-		_, err := fmt.Fprintln(u.Out, command)
-		return err
-	}
-	if err := change(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(u.Out, done)
-	return err
-}
-
 // reportKept names what people have made for Holdfast, which stays.
 func (u *uninstaller) reportKept(ctx context.Context) error {
 	var kept []string
@@ -354,12 +339,8 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 	if u.KeepCRD {
 		kept = append(kept, "the EtcdClusters with their grants, and their definition (--keep-crd)")
 	}
-	prefix := "kept: "
-	if u.DryRun {
-		prefix = "# kept: "
-	}
 	for _, text := range kept {
-		fmt.Fprintln(u.Out, prefix+printable.Line(text))
+		u.say("kept: " + printable.Line(text))
 	}
 	return nil
 }
@@ -399,4 +380,19 @@ func (u *uninstaller) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) 
 		return nil, fmt.Errorf("finding the API of %s: %w", kind, err)
 	}
 	return mapping, nil
+}
+
+// need records that Run needs a right.
+func (u *uninstaller) need(right authorizationv1.ResourceAttributes) {
+	if !slices.Contains(u.rights, right) {
+		u.rights = append(u.rights, right)
+	}
+}
+
+// needFor records that Run needs a right for one object.
+func (u *uninstaller) needFor(object *metav1.PartialObjectMetadata, verb string) {
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind()) // right for the kinds of Run
+	u.need(authorizationv1.ResourceAttributes{
+		Verb: verb, Group: resource.Group, Resource: resource.Resource, Namespace: object.Namespace, Name: object.Name,
+	})
 }
