@@ -22,19 +22,25 @@ import (
 // verbBreakGlass on etcdclusters permits break-glass overrides.
 const verbBreakGlass = "breakglass"
 
-// breakGlassFlags are the flags of break-glass.
-type breakGlassFlags struct {
-	changeFlags
+type breakGlassRun struct {
+	*session
 	reason    string
 	duration  time.Duration
 	andDelete bool
-	// stopWebhook consents to stop the webhook if it answers and cannot record the deletion.
+	// stopWebhook consents to stop the webhook if it answers and cannot record the deletion. stop is nil
+	// without it.
 	stopWebhook bool
+	stop        *webhookStop
+
+	node       *corev1.Node
+	permission quorum.BreakGlass
+	// value is the permission as the annotation has it.
+	value   string
+	verdict report.Removal
 }
 
-// breakGlassCommand returns the command that overrides the verdict on one Node.
 func (s *session) breakGlassCommand() *cobra.Command {
-	var flags breakGlassFlags
+	b := &breakGlassRun{session: s}
 	command := &cobra.Command{
 		Use:   "break-glass NODE --reason TEXT",
 		Short: "Allow to delete or drain a node against the verdict, for a while",
@@ -56,81 +62,63 @@ permission to patch nodes.`,
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
 		ValidArgsFunction: s.complete(nodeNames, true),
-		RunE: func(command *cobra.Command, args []string) error {
-			return s.breakGlass(command.Context(), args[0], flags)
-		},
+		PreRunE:           b.checkFlags,
+		RunE:              s.connected(b.run),
 	}
-	flags.addTo(command)
-	command.Flags().StringVar(&flags.reason, "reason", "", "why; it is recorded (required)")
-	command.Flags().DurationVar(&flags.duration, "for", 30*time.Minute, "how long the override is valid, at most 1h")
-	command.Flags().BoolVar(&flags.andDelete, "and-delete", false, "delete the node as well")
-	command.Flags().BoolVar(&flags.stopWebhook, "stop-webhook", false,
+	s.addChangeFlags(command)
+	command.Flags().StringVar(&b.reason, "reason", "", "why; it is recorded (required)")
+	command.Flags().DurationVar(&b.duration, "for", 30*time.Minute, "how long the override is valid, at most 1h")
+	command.Flags().BoolVar(&b.andDelete, "and-delete", false, "delete the node as well")
+	command.Flags().BoolVar(&b.stopWebhook, "stop-webhook", false,
 		"with --and-delete: if the webhook answers and cannot record the deletion, stop it meanwhile without asking")
 	return command
 }
 
-// breakGlass runs the command.
-func (s *session) breakGlass(ctx context.Context, name string, flags breakGlassFlags) error {
+func (b *breakGlassRun) checkFlags(*cobra.Command, []string) error {
 	switch {
-	case strings.TrimSpace(flags.reason) == "":
+	case strings.TrimSpace(b.reason) == "":
 		return cli.UsageErrorf("--reason is missing; say why, for example --reason \"the machine is lost\"")
-	case flags.duration <= 0:
-		return cli.UsageErrorf("--for=%s is not above 0", flags.duration)
-	case flags.stopWebhook && !flags.andDelete:
+	case b.duration <= 0:
+		return cli.UsageErrorf("--for=%s is not above 0", b.duration)
+	case b.stopWebhook && !b.andDelete:
 		return cli.UsageErrorf("--stop-webhook has no effect without --and-delete")
 	}
-	c, err := s.client()
-	if err != nil {
+	return nil
+}
+
+func (b *breakGlassRun) run(ctx context.Context, args []string) (err error) {
+	if b.node, err = getNode(ctx, b.kube, args[0]); err != nil {
 		return err
 	}
-	node, err := getNode(ctx, c, name)
-	if err != nil {
-		return err
+	b.permission = quorum.BreakGlass{
+		UID: b.node.UID, Until: time.Now().Add(b.duration).UTC().Truncate(time.Second),
+		Reason: strings.TrimSpace(b.reason),
 	}
-	permission := quorum.BreakGlass{
-		UID: node.UID, Until: time.Now().Add(flags.duration).UTC().Truncate(time.Second),
-		Reason: strings.TrimSpace(flags.reason),
-	}
-	value, err := json.Marshal(permission)
+	value, err := json.Marshal(b.permission)
 	if err != nil {
 		return fmt.Errorf("encoding the override: %w", err)
 	}
+	b.value = string(value)
 	// The webhook parses it in the same way.
-	if _, err := quorum.ParseBreakGlass(string(value), node.UID, time.Now()); err != nil {
+	if _, err := quorum.ParseBreakGlass(b.value, b.node.UID, time.Now()); err != nil {
 		return cli.UsageErrorf("the override would have no effect: %v", err)
 	}
-	var stop *webhookStop
-	if flags.stopWebhook {
-		if stop, err = s.newWebhookStop(ctx, c); err != nil {
+	if b.stopWebhook {
+		if b.stop, err = b.newWebhookStop(ctx); err != nil {
 			return err
 		}
 	}
-	change := breakGlassChange{
-		stop: stop, node: node, permission: permission, value: string(value), flags: flags,
-		verdict: dryRunDeletion(ctx, c, node.Name),
-	}
-	return s.carryOut(ctx, c, flags.changeFlags, change.plan(s, c))
-}
-
-// A breakGlassChange is a break-glass permission that is about to be written.
-type breakGlassChange struct {
-	node       *corev1.Node
-	permission quorum.BreakGlass
-	value      string
-	verdict    report.Removal
-	flags      breakGlassFlags
-	// stop is nil unless the user has consented to stop the webhook.
-	stop *webhookStop
+	b.verdict = dryRunDeletion(ctx, b.kube, b.node.Name)
+	return b.carryOut(ctx, b.plan())
 }
 
 // removesLabel reports whether the label must be removed for the deletion, because the API server
 // would call the webhook, which does not answer.
-func (b breakGlassChange) removesLabel() bool {
+func (b *breakGlassRun) removesLabel() bool {
 	return b.verdict.Reason == noAnswer && observation.IsLabelled(b.node)
 }
 
-// plan returns what is written and shown.
-func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
+func (b *breakGlassRun) plan() plannedChange {
 	name := b.node.Name
 	change := plannedChange{
 		effects: []string{
@@ -145,7 +133,7 @@ func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
 			{Verb: verbBreakGlass, Group: v1alpha1.Group, Resource: v1alpha1.Resource},
 			{Verb: "patch", Resource: "nodes", Name: name},
 		},
-		apply: func(ctx context.Context) error { return b.write(ctx, s, c) },
+		apply: b.write,
 	}
 	removeLabel, deleteNode := fmt.Sprintf("kubectl label node %s %s-", name, observation.EtcdMemberLabel),
 		"kubectl delete node "+name
@@ -155,7 +143,7 @@ func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
 			observation.EtcdMemberLabel))
 		change.commands = append(change.commands, removeLabel)
 	}
-	if b.flags.andDelete {
+	if b.andDelete {
 		change.effects = append(change.effects, fmt.Sprintf("Then node %s is deleted.", name))
 		if b.stop == nil {
 			change.commands = append(change.commands, deleteNode)
@@ -171,71 +159,67 @@ func (b breakGlassChange) plan(s *session, c client.Client) plannedChange {
 }
 
 // write writes the permission, and deletes the Node if that was requested.
-func (b breakGlassChange) write(ctx context.Context, s *session, c client.Client) error {
+func (b *breakGlassRun) write(ctx context.Context) error {
 	name := b.node.Name
-	annotation := map[string]any{"annotations": map[string]any{quorum.BreakGlassAnnotation: b.value}}
-	if err := patchMetadata(ctx, c, b.node, annotation); err != nil {
+	if err := b.patchMetadata(ctx, b.node, "annotations", quorum.BreakGlassAnnotation, b.value); err != nil {
 		return fmt.Errorf("writing the override: %w", err)
 	}
-	fmt.Fprintf(s.Out, "node %s: override in effect until %s\n", name, b.permission.Until.Format(time.RFC3339))
+	fmt.Fprintf(b.Out, "node %s: override in effect until %s\n", name, b.permission.Until.Format(time.RFC3339))
 	if b.removesLabel() {
-		if err := b.removeLabel(ctx, s, c); err != nil {
+		if err := b.removeLabel(ctx); err != nil {
 			return err
 		}
 	}
 	switch {
-	case b.verdict.Reason == quorum.Deleting && !b.flags.andDelete:
-		fmt.Fprintln(s.Out, "a drain that waits goes on by itself")
+	case b.verdict.Reason == quorum.Deleting && !b.andDelete:
+		fmt.Fprintln(b.Out, "a drain that waits goes on by itself")
 		return nil
-	case !b.flags.andDelete:
-		fmt.Fprintf(s.Out, "to delete it: kubectl delete node %s\n", name)
+	case !b.andDelete:
+		fmt.Fprintf(b.Out, "to delete it: kubectl delete node %s\n", name)
 		return nil
 	}
-	err := b.deleteNode(ctx, c)
+	err := b.deleteNode(ctx)
 	if isUnrecorded(err) {
-		err = b.deleteUnrecorded(ctx, s, c, err)
+		err = b.deleteUnrecorded(ctx, err)
 	}
 	if err != nil {
 		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: kubectl delete node %s",
 			err, name)
 	}
-	fmt.Fprintf(s.Out, "node %s: deleted\n", name)
+	fmt.Fprintf(b.Out, "node %s: deleted\n", name)
 	return nil
 }
 
 // deleteNode deletes this Node, and no other of its name.
-func (b breakGlassChange) deleteNode(ctx context.Context, c client.Client) error {
-	return client.IgnoreNotFound(c.Delete(ctx, b.node, client.Preconditions{UID: &b.node.UID}))
+func (b *breakGlassRun) deleteNode(ctx context.Context) error {
+	return client.IgnoreNotFound(b.kube.Delete(ctx, b.node, client.Preconditions{UID: &b.node.UID}))
 }
 
 // removeLabel removes the label, so that the API server does not need the webhook.
-func (b breakGlassChange) removeLabel(ctx context.Context, s *session, c client.Client) error {
-	label := map[string]any{"labels": map[string]any{observation.EtcdMemberLabel: nil}}
-	if err := patchMetadata(ctx, c, b.node, label); err != nil {
+func (b *breakGlassRun) removeLabel(ctx context.Context) error {
+	if err := b.patchMetadata(ctx, b.node, "labels", observation.EtcdMemberLabel, nil); err != nil {
 		return fmt.Errorf("removing the label: %w", err)
 	}
-	fmt.Fprintf(s.Out, "node %s: label %s removed\n", b.node.Name, observation.EtcdMemberLabel)
+	fmt.Fprintf(b.Out, "node %s: label %s removed\n", b.node.Name, observation.EtcdMemberLabel)
 	return nil
 }
 
 // deleteUnrecorded deletes a Node whose deletion the webhook refused because it could not record
 // it. It asks, and stops the webhook meanwhile.
-func (b breakGlassChange) deleteUnrecorded(ctx context.Context, s *session, c client.Client, refused error) error {
-	fmt.Fprintf(s.Out, "node %s: not deleted:\n%s\n", b.node.Name, indented(refused.Error()))
-	stop := b.stop
-	if stop == nil {
-		var err error
-		if stop, err = s.offerWebhookStop(ctx, c, b.flags.yes); err != nil {
+func (b *breakGlassRun) deleteUnrecorded(ctx context.Context, refused error) (err error) {
+	fmt.Fprintf(b.Out, "node %s: not deleted:\n%s\n", b.node.Name, indented(refused.Error()))
+	if b.stop == nil {
+		if b.stop, err = b.offerWebhookStop(ctx); err != nil {
 			return fmt.Errorf("%w\n%w", refused, err)
 		}
 	}
-	return stop.during(ctx, func(ctx context.Context) error {
+	return b.stop.during(ctx, func(ctx context.Context) error {
 		if observation.IsLabelled(b.node) {
-			if err := b.removeLabel(ctx, s, c); err != nil {
+			if err := b.removeLabel(ctx); err != nil {
 				return err
 			}
 		}
-		return b.deleteNode(ctx, c)
+		return b.deleteNode(ctx)
 	})
 }
 

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
@@ -48,15 +48,18 @@ already, for example when a hook runs again, use --ignore-not-found.
 
 The command needs the verbs get and delete on nodes.`
 
-// canRemoveOptions are the flags of can-remove.
-type canRemoveOptions struct {
-	format         reportFormat
+// A canRemoveRun is one run of can-remove. The zero value of its flags asks once, or until no answer
+// is unknown for a reason that may pass within seconds.
+type canRemoveRun struct {
+	*session
 	isWaiting      bool
 	timeout        time.Duration
 	ignoreNotFound bool
+	// begun is when the wait began, and printed when it has last printed the answers: last.
+	begun, printed time.Time
+	last           string
 }
 
-// canRemoveReport is the output of can-remove.
 type canRemoveReport struct {
 	Version int    `json:"version"`
 	Kind    string `json:"kind"`
@@ -66,107 +69,98 @@ type canRemoveReport struct {
 }
 
 func (s *session) canRemoveCommand() *cobra.Command {
-	var o canRemoveOptions
+	c := &canRemoveRun{session: s}
 	command := &cobra.Command{
 		Use: "can-remove NODE...", Short: "Ask whether nodes may be removed now (exit code 0 yes, 1 no, 2 unknown)",
-		Long: canRemoveHelp, Args: nodeArguments, ValidArgsFunction: s.complete(nodeNames, false),
+		Long: canRemoveHelp, ValidArgsFunction: s.complete(nodeNames, false),
 		Example: `  # Before a machine is terminated
   kubectl holdfast can-remove etcd-1 --wait --timeout=15m && kubectl delete node etcd-1
   # For programs
   kubectl holdfast can-remove etcd-1 -o json`,
-		RunE: func(command *cobra.Command, args []string) error {
-			if command.Flags().Changed("timeout") && !o.isWaiting {
+		PreRunE: func(command *cobra.Command, nodes []string) error {
+			switch {
+			case len(nodes) == 0:
+				return cli.UsageErrorf("name at least one node")
+			case command.Flags().Changed("timeout") && !c.isWaiting:
 				return cli.UsageErrorf("--timeout needs --wait")
 			}
-			return s.canRemove(command.Context(), args, o)
+			return nil
 		},
+		RunE: s.answered(c.answer),
 	}
-	o.format.addTo(command)
+	s.format.addTo(command)
 	flags := command.Flags()
-	flags.BoolVar(&o.isWaiting, "wait", false, "wait until the answer is yes for every node")
-	flags.DurationVar(&o.timeout, "timeout", 10*time.Minute, "with --wait, how long to wait")
-	flags.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "a node that does not exist may be removed")
+	flags.BoolVar(&c.isWaiting, "wait", false, "wait until the answer is yes for every node")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "with --wait, how long to wait")
+	flags.BoolVar(&c.ignoreNotFound, "ignore-not-found", false, "a node that does not exist may be removed")
 	return command
 }
 
-// canRemove asks about the nodes and prints the answers.
-func (s *session) canRemove(ctx context.Context, nodes []string, o canRemoveOptions) error {
-	kube, err := s.client()
-	if err != nil {
-		return s.failUnknown(err)
-	}
-	ask := func(ctx context.Context) []report.Removal {
-		answers := make([]report.Removal, len(nodes))
-		for i, node := range nodes {
-			answers[i] = dryRunDeletion(ctx, kube, node)
-			if answers[i].Reason == notFound && o.ignoreNotFound {
-				answers[i].Answer, answers[i].Message = quorum.Yes, "there is no node "+node
-			}
-		}
-		return answers
-	}
-	answers := s.pollAnswers(ctx, ask, o)
+func (c *canRemoveRun) answer(ctx context.Context, nodes []string) (quorum.Answer, error) {
+	answers := c.poll(ctx, nodes)
 	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
-	return s.answer(r.Answer, o.format, r, r.text())
+	return r.Answer, c.format.write(c.Out, r, r.text())
 }
 
-// answer prints a report, and returns the error that carries the exit code of its answer, nil for
-// yes.
-func (s *session) answer(answer quorum.Answer, format reportFormat, r any, text string) error {
-	if err := format.write(s.Out, r, text); err != nil {
-		return s.failUnknown(err)
-	}
-	switch answer {
-	case quorum.Yes:
-		return nil
-	case quorum.No:
-		return cli.ExitWith(cli.ExitFailure)
-	case quorum.Unknown:
-	}
-	return cli.ExitWith(exitUnknown)
-}
-
-// failUnknown prints an error and returns the exit code of an unknown answer.
-func (s *session) failUnknown(err error) error {
-	fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
-	return cli.ExitWith(exitUnknown)
-}
-
-// pollAnswers asks until the answers are final: until all are yes or the time is up with --wait,
-// and otherwise until none is unknown for a reason that may pass within seconds.
-func (s *session) pollAnswers(
-	ctx context.Context, ask func(context.Context) []report.Removal, o canRemoveOptions,
-) (answers []report.Removal) {
-	timeout, interval := retryUnknown, retryInterval
-	isFinal := func() bool { return !slices.ContainsFunc(answers, isTransient) }
-	p := progress{out: s.ErrOut, begun: time.Now(), timeout: o.timeout}
-	if o.isWaiting {
-		timeout, interval = o.timeout, waitInterval
-		isFinal = func() bool {
-			p.print(answers)
-			return combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isPermanent)
+// answered returns the RunE of a command that prints an answer. The exit code is that of the
+// answer, or that of an unknown one if the command fails.
+func (s *session) answered(
+	ask func(ctx context.Context, args []string) (quorum.Answer, error),
+) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, args []string) error {
+		answer, err := quorum.Unknown, s.connect()
+		if err == nil {
+			answer, err = ask(command.Context(), args)
 		}
+		switch {
+		case err != nil:
+			fmt.Fprintf(s.ErrOut, "kubectl holdfast: %v\n", err)
+		case answer == quorum.Yes:
+			return nil
+		case answer == quorum.No:
+			return cli.ExitWith(cli.ExitFailure)
+		}
+		return cli.ExitWith(exitUnknown)
+	}
+}
+
+// poll asks about the nodes until the answers are final: until all are yes or the time is up with
+// --wait, and otherwise until none is unknown for a reason that may pass within seconds.
+func (c *canRemoveRun) poll(ctx context.Context, nodes []string) []report.Removal {
+	answers, timeout, interval := make([]report.Removal, len(nodes)), retryUnknown, retryInterval
+	if c.isWaiting {
+		timeout, interval, c.begun = c.timeout, waitInterval, time.Now()
 	}
 	// The end of the wait ends no request, and is no error of its own: the last answers count.
 	_ = wait.PollUntilContextTimeout(ctx, interval, timeout, true, func(context.Context) (bool, error) {
-		answers = ask(ctx)
-		return isFinal(), nil
+		for i, node := range nodes {
+			answers[i] = dryRunDeletion(ctx, c.kube, node)
+			if answers[i].Reason == notFound && c.ignoreNotFound {
+				answers[i].Answer, answers[i].Message = quorum.Yes, "there is no node "+node
+			}
+		}
+		if !c.isWaiting {
+			return !slices.ContainsFunc(answers, isTransient), nil
+		}
+		c.printProgress(answers)
+		return combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isPermanent), nil
 	})
 	return answers
 }
 
 // combined returns the answer about all nodes, each on its own.
 func combined(answers []report.Removal) quorum.Answer {
-	has := func(a quorum.Answer) bool {
-		return slices.ContainsFunc(answers, func(r report.Removal) bool { return r.Answer == a })
+	all := quorum.Yes
+	for _, r := range answers {
+		switch r.Answer {
+		case quorum.No:
+			return quorum.No
+		case quorum.Unknown:
+			all = quorum.Unknown
+		case quorum.Yes:
+		}
 	}
-	switch {
-	case has(quorum.No):
-		return quorum.No
-	case has(quorum.Unknown), len(answers) == 0:
-		return quorum.Unknown
-	}
-	return quorum.Yes
+	return all
 }
 
 // isPermanent reports whether waiting cannot change an answer.
@@ -177,28 +171,18 @@ func isPermanent(r report.Removal) bool {
 // isTransient reports whether an answer is unknown for a reason that may pass within seconds.
 func isTransient(r report.Removal) bool { return r.Answer == quorum.Unknown && !isPermanent(r) }
 
-// A progress prints how a wait goes: each change of the answers, and the same answers now and then.
-type progress struct {
-	out            io.Writer
-	begun, printed time.Time
-	timeout        time.Duration
-	last           string
-}
-
-func (p *progress) print(answers []report.Removal) {
-	var texts []string
-	for _, r := range answers {
-		texts = append(texts, fmt.Sprintf("%s: %s (%s)", r.Node, r.Answer, r.Reason))
-	}
-	text, now := strings.Join(texts, ", "), time.Now()
-	if combined(answers) == quorum.Yes || (text == p.last && now.Sub(p.printed) < progressInterval) {
+// printProgress prints each change of the answers, and the same answers now and then.
+func (c *canRemoveRun) printProgress(answers []report.Removal) {
+	text, now := printable.Join(answers, ", ", func(r report.Removal) string {
+		return fmt.Sprintf("%s: %s (%s)", r.Node, r.Answer, r.Reason)
+	}), time.Now()
+	if combined(answers) == quorum.Yes || (text == c.last && now.Sub(c.printed) < progressInterval) {
 		return
 	}
-	p.last, p.printed = text, now
-	fmt.Fprintf(p.out, "waiting, %s of %s: %s\n", now.Sub(p.begun).Round(time.Second), p.timeout, text)
+	c.last, c.printed = text, now
+	fmt.Fprintf(c.ErrOut, "waiting, %s of %s: %s\n", now.Sub(c.begun).Round(time.Second), c.timeout, text)
 }
 
-// text returns the answers for people.
 func (r canRemoveReport) text() string {
 	rows := [][]string{{"NODE", "MAY GO", "REASON"}}
 	var names []string

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,25 +36,22 @@ type plannedChange struct {
 	apply func(context.Context) error
 }
 
-// changeFlags are the flags of every command that changes something.
-type changeFlags struct{ yes, dryRun bool }
-
-// addTo declares the flags.
-func (f *changeFlags) addTo(command *cobra.Command) {
+// addChangeFlags declares the flags of every command that changes something.
+func (s *session) addChangeFlags(command *cobra.Command) {
 	flags := command.Flags()
-	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask before the change")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "print the kubectl commands that make the change, and change nothing")
+	flags.BoolVarP(&s.yes, "yes", "y", false, "do not ask before the change")
+	flags.BoolVar(&s.dryRun, "dry-run", false, "print the kubectl commands that make the change, and change nothing")
 }
 
 // carryOut shows the change, asks for it, and makes it. With --dry-run it prints a script instead:
 // the effects as comments, and the commands.
-func (s *session) carryOut(ctx context.Context, c client.Client, flags changeFlags, change plannedChange) error {
-	if flags.dryRun {
-		missing, _ := missingRights(ctx, c, change.rights) // the script is for another user, too
+func (s *session) carryOut(ctx context.Context, change plannedChange) error {
+	if s.dryRun {
+		missing, _ := s.missingRights(ctx, change.rights) // the script is for another user, too
 		s.printScript(append(change.effects, missing...), change.commands)
 		return nil
 	}
-	if err := requireRights(ctx, c, change.rights); err != nil {
+	if err := s.requireRights(ctx, change.rights); err != nil {
 		return err
 	}
 	for _, effect := range change.effects {
@@ -62,7 +60,7 @@ func (s *session) carryOut(ctx context.Context, c client.Client, flags changeFla
 	if change.apply == nil {
 		return nil
 	}
-	if !flags.yes {
+	if !s.yes {
 		if err := s.confirm(ctx); err != nil {
 			return err
 		}
@@ -109,18 +107,17 @@ func (s *session) confirm(ctx context.Context) error {
 	case <-ctx.Done():
 		fmt.Fprintln(s.Out)
 	}
-	return errNotConfirmed
+	return errors.New("not confirmed; nothing was changed")
 }
 
-// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	file, isFile := stream.(*os.File)
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
 // requireRights returns an error that names the rights that the user does not have.
-func requireRights(ctx context.Context, c client.Client, rights []authorizationv1.ResourceAttributes) error {
-	missing, err := missingRights(ctx, c, rights)
+func (s *session) requireRights(ctx context.Context, rights []authorizationv1.ResourceAttributes) error {
+	missing, err := s.missingRights(ctx, rights)
 	if len(missing) > 0 {
 		return errors.New(strings.Join(missing, "\n"))
 	}
@@ -129,16 +126,14 @@ func requireRights(ctx context.Context, c client.Client, rights []authorizationv
 
 // missingRights returns one line for each kind of right that the user does not have, with what to
 // do.
-func missingRights(
-	ctx context.Context, c client.Client, rights []authorizationv1.ResourceAttributes,
-) ([]string, error) {
+func (s *session) missingRights(ctx context.Context, rights []authorizationv1.ResourceAttributes) ([]string, error) {
 	var kinds []authorizationv1.ResourceAttributes
 	names := map[authorizationv1.ResourceAttributes][]string{}
 	for _, right := range rights {
 		review := &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
 		}
-		if err := c.Create(ctx, review); err != nil {
+		if err := s.kube.Create(ctx, review); err != nil {
 			return nil, fmt.Errorf("checking the permission to %s: %w", describeRight(right), err)
 		}
 		if review.Status.Allowed {
@@ -164,10 +159,7 @@ func missingRights(
 
 // describeRight describes a right as in `kubectl auth can-i`, without the name of the object.
 func describeRight(r authorizationv1.ResourceAttributes) string {
-	text := r.Verb + " " + r.Resource
-	if r.Group != "" {
-		text += "." + r.Group
-	}
+	text := r.Verb + " " + schema.GroupResource{Group: r.Group, Resource: r.Resource}.String()
 	if r.Subresource != "" {
 		text += "/" + r.Subresource
 	}
@@ -177,7 +169,6 @@ func describeRight(r authorizationv1.ResourceAttributes) string {
 	return text
 }
 
-// adviceFor returns how to get a right.
 func adviceFor(r authorizationv1.ResourceAttributes) string {
 	if r.Verb == verbBreakGlass {
 		return "an administrator grants it: kubectl create clusterrolebinding holdfast-breakglass-NAME " +
@@ -186,19 +177,18 @@ func adviceFor(r authorizationv1.ResourceAttributes) string {
 	return "ask an administrator of the cluster for it"
 }
 
-// patchMetadata writes labels or annotations to this object, and to no other of its name. The
+// patchMetadata writes a label or an annotation to this object, and to no other of its name. The
 // object stays as it was read.
-func patchMetadata(ctx context.Context, c client.Client, object client.Object, metadata map[string]any) error {
-	metadata["uid"] = object.GetUID()
+func (s *session) patchMetadata(ctx context.Context, object client.Object, field, key string, value any) error {
+	metadata := map[string]any{"uid": object.GetUID(), field: map[string]any{key: value}}
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
 	written := object.DeepCopyObject().(client.Object)
-	return c.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), fieldOwner)
+	return s.kube.Patch(ctx, written, client.RawPatch(types.MergePatchType, body), fieldOwner)
 }
 
-// indented returns the text with each line indented.
 func indented(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
 }

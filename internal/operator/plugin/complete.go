@@ -22,11 +22,10 @@ func (s *session) complete(
 		if isOne && len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		c, err := s.client()
-		if err != nil {
+		if s.connect() != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		names, err := list(command.Context(), c)
+		names, err := list(command.Context(), s.kube)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -38,7 +37,6 @@ func (s *session) complete(
 	}
 }
 
-// nodeNames lists the names of all Nodes.
 func nodeNames(ctx context.Context, c client.Client) ([]string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))

@@ -55,10 +55,9 @@ func removalOf(node string, warnings []string, err error) report.Removal {
 		}
 		return r
 	}
-	r.Message, r.Warnings = err.Error(), warnings
+	r.Reason, r.Message, r.Warnings = failed, err.Error(), warnings
 	var refused *apierrors.StatusError
 	if !errors.As(err, &refused) {
-		r.Reason = failed
 		return r
 	}
 	if reason, isReason := quorum.ReasonOf(refused.ErrStatus.Details); isReason {
@@ -74,13 +73,11 @@ func removalOf(node string, warnings []string, err error) report.Removal {
 	case apierrors.IsForbidden(err) && strings.Contains(r.Message, "ValidatingAdmissionPolicy 'holdfast-"):
 		r.Reason, r.Answer = refusedByPolicy, quorum.No
 	case strings.Contains(r.Message, "denied the request"), strings.Contains(r.Message, "ValidatingAdmissionPolicy '"):
-		r.Reason = failed // A webhook or a policy of others also answers with 403.
+		// A webhook or a policy of others also answers with 403.
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		r.Reason = notPermitted
 	case strings.Contains(r.Message, "failed calling webhook") && strings.Contains(r.Message, ".holdfast.dev"):
 		r.Reason = noAnswer // A node with the label.
-	default:
-		r.Reason = failed
 	}
 	return r
 }

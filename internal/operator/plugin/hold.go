@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -12,9 +13,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// holdCommand returns the command that closes a node until a person opens it.
 func (s *session) holdCommand() *cobra.Command {
-	var flags changeFlags
 	var reason string
 	command := &cobra.Command{
 		Use:   "hold NODE",
@@ -33,12 +32,12 @@ Needs the permission to patch nodes.`,
   kubectl holdfast hold worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
 		ValidArgsFunction: s.complete(nodeNames, true),
-		RunE: func(command *cobra.Command, args []string) error {
+		RunE: s.connected(func(ctx context.Context, args []string) error {
 			plan := func(n *corev1.Node) (nodeChange, error) { return planHold(n, reason), nil }
-			return s.changeNode(command.Context(), args[0], flags, plan)
-		},
+			return s.changeNode(ctx, args[0], plan)
+		}),
 	}
-	flags.addTo(command)
+	s.addChangeFlags(command)
 	command.Flags().StringVar(&reason, "reason", "", "why; it becomes the value of the annotation")
 	return command
 }

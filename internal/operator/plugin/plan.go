@@ -31,17 +31,15 @@ The command needs the verb list on nodes, and on etcdclusters and etcdobservatio
 and the verb get on deployments.apps, for the flags of the webhook. Without these flags, no voter
 may go.`
 
-// planOptions are the flags of plan.
-type planOptions struct {
-	format             reportFormat
-	selector           string
-	zoneLabel          string
+type planRun struct {
+	*session
+	nodeSelection
 	withoutReplacement bool
 	tolerance          int
 }
 
 func (s *session) planCommand() *cobra.Command {
-	var o planOptions
+	p := &planRun{session: s}
 	command := &cobra.Command{
 		Use: "plan (NODE... | -l SELECTOR)", Short: "Plan a safe order to replace or remove nodes", Long: planHelp,
 		ValidArgsFunction: s.complete(nodeNames, false),
@@ -49,80 +47,73 @@ func (s *session) planCommand() *cobra.Command {
   kubectl holdfast plan -l holdfast.dev/etcd-member=true
   # Shrink the cluster
   kubectl holdfast plan etcd-4 etcd-5 --without-replacement`,
-		RunE: func(command *cobra.Command, args []string) error {
-			selector, err := parseSelector(args, o.selector)
-			if err != nil {
-				return err
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if p.tolerance < 0 {
+				return cli.UsageErrorf("--min-remaining-tolerance=%d is negative", p.tolerance)
 			}
-			if o.tolerance < 0 {
-				return cli.UsageErrorf("--min-remaining-tolerance=%d is negative", o.tolerance)
-			}
-			return s.plan(command.Context(), args, selector, o)
+			return p.parse(args)
 		},
+		RunE: s.answered(p.answer),
 	}
-	o.format.addTo(command)
+	s.format.addTo(command)
 	flags := command.Flags()
-	flags.StringVarP(&o.selector, "selector", "l", "", "plan for the nodes with these labels")
-	flags.BoolVar(&o.withoutReplacement, "without-replacement", false, "no node is replaced")
-	flags.IntVar(&o.tolerance, "min-remaining-tolerance", 0,
+	flags.StringVarP(&p.expression, "selector", "l", "", "plan for the nodes with these labels")
+	flags.BoolVar(&p.withoutReplacement, "without-replacement", false, "no node is replaced")
+	flags.IntVar(&p.tolerance, "min-remaining-tolerance", 0,
 		"how many voters must be in reserve after each step; at least the value of the webhook's flag")
-	addZoneLabel(command, &o.zoneLabel)
+	s.addZoneLabel(command)
 	return command
 }
 
-// parseSelector returns the selector, nil if there is none, or a usage error.
-func parseSelector(args []string, text string) (labels.Selector, error) {
-	switch {
-	case len(args) == 0 && text == "":
-		return nil, cli.UsageErrorf("name at least one node, or select nodes with -l")
-	case len(args) > 0 && text != "":
-		return nil, cli.UsageErrorf("name nodes or select them with -l, not both")
-	case text == "":
-		return nil, nil
-	}
-	selector, err := labels.Parse(text)
-	if err != nil {
-		return nil, cli.UsageErrorf("-l %q is no selector: %v", text, err)
-	}
-	return selector, nil
-}
-
-// plan prints a plan for the nodes.
-func (s *session) plan(ctx context.Context, nodes []string, selector labels.Selector, o planOptions) error {
-	var p report.Plan
-	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
-		state.MinRemainingTolerance = max(state.MinRemainingTolerance, o.tolerance)
-		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
-			return false, err
+func (p *planRun) answer(ctx context.Context, names []string) (quorum.Answer, error) {
+	var plan report.Plan
+	err := p.pollState(ctx, func(state report.State) (_ bool, err error) {
+		state.MinRemainingTolerance = max(state.MinRemainingTolerance, p.tolerance)
+		nodes, err := p.names(state.Nodes, names)
+		if err == nil {
+			plan, err = report.NewPlan(state, nodes, !p.withoutReplacement)
 		}
-		p, err = report.NewPlan(state, nodes, !o.withoutReplacement)
-		return p.Answer == quorum.Unknown, err
+		return plan.Answer == quorum.Unknown, err
 	})
 	if err != nil {
-		return s.failUnknown(err)
+		return quorum.Unknown, err
 	}
-	return s.answer(p.Answer, o.format, p, formatPlan(p))
+	return plan.Answer, p.format.write(p.Out, plan, formatPlan(plan))
 }
 
-// selectedNodes returns the names of the Nodes with these labels, or the given names without a
-// selector.
-func selectedNodes(names []string, nodes []corev1.Node, selector labels.Selector) ([]string, error) {
-	if selector == nil {
-		return names, nil
+// A nodeSelection is the Nodes that a command line names, or selects by the expression of -l.
+type nodeSelection struct {
+	expression string
+	selector   labels.Selector
+}
+
+// parse sets the selection, or returns a usage error.
+func (n *nodeSelection) parse(args []string) (err error) {
+	switch {
+	case len(args) == 0 && n.expression == "":
+		return cli.UsageErrorf("name at least one node, or select nodes with -l")
+	case len(args) > 0 && n.expression != "":
+		return cli.UsageErrorf("name nodes or select them with -l, not both")
 	}
-	var selected []string
+	if n.selector, err = labels.Parse(n.expression); err != nil {
+		return cli.UsageErrorf("-l %q is no selector: %v", n.expression, err)
+	}
+	return nil
+}
+
+// names returns the names of the Nodes, or those that the command line has.
+func (n *nodeSelection) names(nodes []corev1.Node, names []string) ([]string, error) {
 	for i := range nodes {
-		if selector.Matches(labels.Set(nodes[i].Labels)) {
-			selected = append(selected, nodes[i].Name)
+		if n.expression != "" && n.selector.Matches(labels.Set(nodes[i].Labels)) {
+			names = append(names, nodes[i].Name)
 		}
 	}
-	if len(selected) == 0 {
-		return nil, fmt.Errorf("no node has the labels %s", selector)
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no node has the labels %s", n.selector)
 	}
-	return selected, nil
+	return names, nil
 }
 
-// formatPlan returns a plan for people.
 func formatPlan(p report.Plan) string {
 	var text strings.Builder
 	for i, step := range p.Steps {
@@ -151,7 +142,6 @@ func formatPlan(p report.Plan) string {
 	return text.String()
 }
 
-// stopTitle introduces the nodes that stop a plan.
 func stopTitle(p report.Plan) string {
 	title := "No safe order exists: these nodes must stay."
 	if p.Answer == quorum.Unknown {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -34,6 +35,14 @@ type session struct {
 	flags    *genericclioptions.ConfigFlags
 	// root is the command with the flags of kubectl.
 	root *cobra.Command
+	// config and kube reach the cluster that these flags select. connected sets them.
+	config *rest.Config
+	kube   client.Client
+
+	// The flags that several commands have.
+	yes, dryRun bool
+	format      reportFormat
+	zoneLabel   string
 }
 
 // Execute runs one command line and returns its exit code: 0, cli.ExitFailure, cli.ExitUsage, or
@@ -48,7 +57,6 @@ func Execute(ctx context.Context, streams Streams, version string, args []string
 	return cli.ReportError(streams.ErrOut, "kubectl holdfast", executed.CommandPath()+" --help", err)
 }
 
-// rootCommand returns the command with all its subcommands.
 func (s *session) rootCommand(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-holdfast",
@@ -76,7 +84,6 @@ kubectl commands instead.`,
 	return root
 }
 
-// versionCommand returns the command that prints the version of the plugin.
 func (s *session) versionCommand(version string) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version of the plugin", Args: noArguments,
@@ -87,7 +94,6 @@ func (s *session) versionCommand(version string) *cobra.Command {
 	}
 }
 
-// noArguments returns a usage error if the command line has arguments.
 func noArguments(command *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return cli.UsageErrorf("unexpected argument %q of %s", args[0], command.CommandPath())
@@ -95,34 +101,30 @@ func noArguments(command *cobra.Command, args []string) error {
 	return nil
 }
 
-// nodeArguments returns a usage error if the command line names no Node.
-func nodeArguments(_ *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cli.UsageErrorf("name at least one node")
+// connected returns the RunE of a command that needs the cluster.
+func (s *session) connected(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, args []string) error {
+		if err := s.connect(); err != nil {
+			return err
+		}
+		return do(command.Context(), args)
 	}
-	return nil
 }
 
-// errNotConfirmed ends a command that the user did not confirm.
-var errNotConfirmed = errors.New("not confirmed; nothing was changed")
-
-// client returns a client for the cluster that the flags select.
-func (s *session) client() (client.WithWatch, error) {
+func (s *session) connect() (err error) {
 	ctrllog.SetLogger(logr.Discard()) // Without a logger, the library complains about that.
-	config, err := s.flags.ToRESTConfig()
-	if err != nil {
-		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	if s.config, err = s.flags.ToRESTConfig(); err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	config.QPS, config.Burst, config.WarningHandlerWithContext = 50, 100, s
+	s.config.QPS, s.config.Burst, s.config.WarningHandlerWithContext = 50, 100, s
 	types := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
-		return nil, fmt.Errorf("registering the API types: %w", err)
+		return fmt.Errorf("registering the API types: %w", err)
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: types})
-	if err != nil {
-		return nil, fmt.Errorf("creating a client: %w", err)
+	if s.kube, err = client.New(s.config, client.Options{Scheme: types}); err != nil {
+		return fmt.Errorf("creating a client: %w", err)
 	}
-	return c, nil
+	return nil
 }
 
 // kubectl returns the beginning of the commands in a script: kubectl with the flags that selected
@@ -148,7 +150,6 @@ func (s *session) kubectl() string {
 	return command
 }
 
-// oneArgument returns the check of a command that takes one name.
 func oneArgument(what string) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		switch len(args) {

@@ -20,9 +20,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// releaseCommand returns the command that opens a node.
 func (s *session) releaseCommand() *cobra.Command {
-	var flags changeFlags
 	command := &cobra.Command{
 		Use:   "release NODE",
 		Short: "Open a node that Holdfast holds, or that `hold` has closed",
@@ -38,11 +36,11 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
   kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
 		ValidArgsFunction: s.complete(nodeNames, true),
-		RunE: func(command *cobra.Command, args []string) error {
-			return s.changeNode(command.Context(), args[0], flags, planRelease)
-		},
+		RunE: s.connected(func(ctx context.Context, args []string) error {
+			return s.changeNode(ctx, args[0], planRelease)
+		}),
 	}
-	flags.addTo(command)
+	s.addChangeFlags(command)
 	return command
 }
 
@@ -57,14 +55,8 @@ type nodeChange struct {
 }
 
 // changeNode plans a change of one Node, shows it, and makes it.
-func (s *session) changeNode(
-	ctx context.Context, name string, flags changeFlags, plan func(*corev1.Node) (nodeChange, error),
-) error {
-	c, err := s.client()
-	if err != nil {
-		return err
-	}
-	node, err := getNode(ctx, c, name)
+func (s *session) changeNode(ctx context.Context, name string, plan func(*corev1.Node) (nodeChange, error)) error {
+	node, err := getNode(ctx, s.kube, name)
 	if err != nil {
 		return err
 	}
@@ -73,7 +65,7 @@ func (s *session) changeNode(
 		return err
 	}
 	if shown.done == "" {
-		return s.carryOut(ctx, c, flags, plannedChange{effects: shown.effects})
+		return s.carryOut(ctx, plannedChange{effects: shown.effects})
 	}
 	rights := []authorizationv1.ResourceAttributes{{Verb: "patch", Resource: "nodes", Name: name}}
 	if len(shown.desired.Conditions) > 0 {
@@ -81,10 +73,10 @@ func (s *session) changeNode(
 			Verb: "patch", Resource: "nodes", Subresource: "status", Name: name,
 		})
 	}
-	return s.carryOut(ctx, c, flags, plannedChange{
+	return s.carryOut(ctx, plannedChange{
 		effects: shown.effects, commands: shown.commands, rights: rights,
 		apply: func(ctx context.Context) error {
-			if err := writeNode(ctx, c, node, shown, plan); err != nil {
+			if err := writeNode(ctx, s.kube, node, shown, plan); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(s.Out, "node %s: %s\n", name, shown.done)
@@ -186,7 +178,6 @@ func effectsOfReopening(n *corev1.Node, c readiness.Closed) []string {
 	}
 }
 
-// heldBecause returns what is known about a hold.
 func heldBecause(n *corev1.Node, record readiness.Record) string {
 	var text string
 	if !record.Since.IsZero() {
@@ -198,7 +189,6 @@ func heldBecause(n *corev1.Node, record readiness.Record) string {
 	return text + ", and no agent has read its host yet"
 }
 
-// notHeldError says why there is nothing to release.
 func notHeldError(n *corev1.Node, c readiness.Closed) error {
 	text := fmt.Sprintf("Holdfast does not hold node %s", n.Name)
 	var commands []string

@@ -19,19 +19,13 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
-// settleFlags are the flags of settle.
-type settleFlags struct {
-	changeFlags
-	timeout time.Duration
-}
-
-// settleCommand returns the command that ends a grant by hand.
 func (s *session) settleCommand() *cobra.Command {
-	var flags settleFlags
+	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "settle CLUSTER|NODE",
 		Short: "End a grant by hand: the members of a node count again",
@@ -52,12 +46,12 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
 		ValidArgsFunction: s.complete(grantNames, true),
-		RunE: func(command *cobra.Command, args []string) error {
-			return s.settle(command.Context(), args[0], flags)
-		},
+		RunE: s.connected(func(ctx context.Context, args []string) error {
+			return s.settle(ctx, args[0], timeout)
+		}),
 	}
-	flags.addTo(command)
-	command.Flags().DurationVar(&flags.timeout, "timeout", time.Minute, "how long to wait for the webhook")
+	s.addChangeFlags(command)
+	command.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the webhook")
 	return command
 }
 
@@ -69,14 +63,9 @@ type clusterGrant struct {
 	node    corev1.Node
 }
 
-// settle runs the command.
-func (s *session) settle(ctx context.Context, name string, flags settleFlags) error {
-	c, err := s.client()
-	if err != nil {
-		return err
-	}
+func (s *session) settle(ctx context.Context, name string, timeout time.Duration) error {
 	list := &v1alpha1.EtcdClusterList{}
-	if err := c.List(ctx, list); err != nil {
+	if err := s.kube.List(ctx, list); err != nil {
 		return fmt.Errorf("listing etcdclusters: %w", err)
 	}
 	grants, err := selectGrants(list.Items, name)
@@ -84,7 +73,7 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 		return err
 	}
 	for i := range grants {
-		err := c.Get(ctx, client.ObjectKey{Name: grants[i].Node}, &grants[i].node)
+		err := s.kube.Get(ctx, client.ObjectKey{Name: grants[i].Node}, &grants[i].node)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("reading node %s: %w", grants[i].Node, err)
 		}
@@ -101,7 +90,7 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 		},
 		apply: func(ctx context.Context) error {
 			for _, g := range grants {
-				if err := s.settleGrant(ctx, c, g, flags.timeout); err != nil {
+				if err := s.settleGrant(ctx, g, timeout); err != nil {
 					return err
 				}
 			}
@@ -113,7 +102,7 @@ func (s *session) settle(ctx context.Context, name string, flags settleFlags) er
 		change.commands = append(change.commands, fmt.Sprintf("kubectl annotate --overwrite etcdcluster %s %s=%s",
 			g.cluster.Name, quorum.ResolveAnnotation, cli.Quoted(string(g.NodeUID))))
 	}
-	return s.carryOut(ctx, c, flags.changeFlags, change)
+	return s.carryOut(ctx, change)
 }
 
 // selectGrants returns the grants of an EtcdCluster, or those for a Node of this name or UID.
@@ -161,34 +150,29 @@ func checkCanSettle(grants []clusterGrant, name string, now time.Time) error {
 	return nil
 }
 
-// formatGrants returns a table of the grants.
 func formatGrants(grants []clusterGrant, now time.Time) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tOPEN DOORS\tAGE\tNOT BEFORE\tTHE NODE NOW")
 	for _, g := range grants {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
-			observation.JoinIDs(g.Members, ","), g.what(), duration.HumanDuration(now.Sub(quorum.LastOpened(g.Grant).Time)),
+			observation.JoinIDs(g.Members, ","), g.openDoors(), duration.HumanDuration(now.Sub(quorum.LastOpened(g.Grant).Time)),
 			quorum.LastOpened(g.Grant).Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
 	}
 	_ = w.Flush() // a strings.Builder returns no error
 	return text.String()
 }
 
-// what returns the open doors of the grant, and by whom.
-func (g clusterGrant) what() string {
-	var doors []string
-	for _, d := range quorum.Doors(g.Grant) {
+func (g clusterGrant) openDoors() string {
+	return printable.Join(quorum.Doors(g.Grant), ", ", func(d quorum.OpenDoor) string {
 		text := fmt.Sprintf("%s by %s", d.Kind, cmp.Or(d.User, "no request"))
 		if d.BreakGlass {
 			text += " (break-glass)"
 		}
-		doors = append(doors, text)
-	}
-	return strings.Join(doors, ", ")
+		return text
+	})
 }
 
-// nodeNow describes the Node of the grant.
 func (g clusterGrant) nodeNow() string {
 	switch {
 	case g.node.UID == "":
@@ -215,15 +199,14 @@ func (g clusterGrant) effect() string {
 }
 
 // settleGrant writes the annotation, and waits until the leader has acted on it.
-func (s *session) settleGrant(ctx context.Context, c client.Client, g clusterGrant, timeout time.Duration) error {
+func (s *session) settleGrant(ctx context.Context, g clusterGrant, timeout time.Duration) error {
 	target := g.cluster
-	annotation := map[string]any{"annotations": map[string]any{quorum.ResolveAnnotation: g.NodeUID}}
-	if err := patchMetadata(ctx, c, target, annotation); err != nil {
+	if err := s.patchMetadata(ctx, target, "annotations", quorum.ResolveAnnotation, g.NodeUID); err != nil {
 		return fmt.Errorf("writing the annotation: %w", err)
 	}
 	isOpen := func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }
 	err := wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
-		if err := c.Get(ctx, client.ObjectKeyFromObject(target), target); err != nil {
+		if err := s.kube.Get(ctx, client.ObjectKeyFromObject(target), target); err != nil {
 			return false, err
 		}
 		return target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil

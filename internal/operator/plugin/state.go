@@ -29,15 +29,9 @@ import (
 // pollState reads the state and calls answer until its answer is not unknown, it fails, or
 // retryUnknown has passed: between a probe request and the answers of the agents, nothing can be
 // seen. The end of the wait is no error: the last answer counts.
-func (s *session) pollState(
-	ctx context.Context, zoneLabel string, answer func(report.State) (isUnknown bool, err error),
-) error {
-	kube, err := s.client()
-	if err != nil {
-		return err
-	}
-	err = wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
-		state, err := readState(ctx, kube, kube, zoneLabel)
+func (s *session) pollState(ctx context.Context, answer func(report.State) (isUnknown bool, err error)) error {
+	err := wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
+		state, err := s.readState(ctx, s.kube)
 		if err != nil {
 			return false, err
 		}
@@ -50,18 +44,19 @@ func (s *session) pollState(
 	return err
 }
 
-// readState reads what the reports are about: the lists of objects, and directly, without a cache,
-// the flags of the webhook. A zone label of the command line counts instead of the webhook's.
-func readState(ctx context.Context, kube, direct client.Reader, zoneLabel string) (report.State, error) {
+// readState reads what the reports are about: the objects from these lists, and the flags of the
+// webhook without a cache: a user who may read that Deployment may not be permitted to watch all. A
+// zone label of the command line counts instead of the webhook's.
+func (s *session) readState(ctx context.Context, lists client.Reader) (report.State, error) {
 	clusters, observations := &v1alpha1.EtcdClusterList{}, &v1alpha1.EtcdObservationList{}
 	nodes := &corev1.NodeList{}
-	if err := kube.List(ctx, clusters); err != nil {
+	if err := lists.List(ctx, clusters); err != nil {
 		return report.State{}, readError("etcdclusters.holdfast.dev", err)
 	}
-	if err := kube.List(ctx, observations); err != nil {
+	if err := lists.List(ctx, observations); err != nil {
 		return report.State{}, readError("etcdobservations.holdfast.dev", err)
 	}
-	if err := kube.List(ctx, nodes); err != nil {
+	if err := lists.List(ctx, nodes); err != nil {
 		return report.State{}, readError("nodes", err)
 	}
 	all := make([]*v1alpha1.EtcdObservation, len(observations.Items))
@@ -72,8 +67,8 @@ func readState(ctx context.Context, kube, direct client.Reader, zoneLabel string
 		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
 	}
 	state := report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: time.Now()}
-	addWebhookFlags(ctx, direct, &state)
-	state.ZoneLabel = cmp.Or(zoneLabel, state.ZoneLabel)
+	addWebhookFlags(ctx, s.kube, &state)
+	state.ZoneLabel = cmp.Or(s.zoneLabel, state.ZoneLabel)
 	return state, nil
 }
 
@@ -104,7 +99,6 @@ func readError(what string, err error) error {
 	return fmt.Errorf("listing %s: %w", what, err)
 }
 
-// getNode reads a Node.
 func getNode(ctx context.Context, c client.Client, name string) (*corev1.Node, error) {
 	node := new(corev1.Node)
 	err := c.Get(ctx, types.NamespacedName{Name: name}, node)
@@ -175,8 +169,7 @@ func setWebhookFlags(s *report.State, args []string) error {
 // defaultZoneLabel is the default of the webhook's flag --zone-label.
 const defaultZoneLabel = corev1.LabelTopologyZone
 
-// addZoneLabel declares --zone-label.
-func addZoneLabel(command *cobra.Command, label *string) {
-	command.Flags().StringVar(label, "zone-label", "",
+func (s *session) addZoneLabel(command *cobra.Command) {
+	command.Flags().StringVar(&s.zoneLabel, "zone-label", "",
 		"label with the zone of a node (default: that of the webhook, "+defaultZoneLabel+")")
 }

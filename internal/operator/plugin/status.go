@@ -46,37 +46,30 @@ The command needs the verb list on nodes, and on etcdclusters and etcdobservatio
 watch with --watch, and the verb get on deployments.apps, for the flags of the webhook. Without these
 flags, no voter may go.`
 
-// statusOptions are the flags of status, except for --watch.
-type statusOptions struct {
-	format    reportFormat
-	zoneLabel string
-}
-
 func (s *session) statusCommand() *cobra.Command {
-	var o statusOptions
 	var isWatching bool
 	command := &cobra.Command{
 		Use: "status", Short: "Show etcd clusters, who may go, what is held, and warnings", Long: statusHelp,
 		Args: noArguments,
 		Example: `  kubectl holdfast status
   kubectl holdfast status --watch`,
-		RunE: func(command *cobra.Command, _ []string) error {
+		RunE: s.connected(func(ctx context.Context, _ []string) error {
 			if isWatching {
-				return s.watchStatus(command.Context(), o)
+				return s.watchStatus(ctx)
 			}
-			return s.status(command.Context(), o)
-		},
+			return s.status(ctx)
+		}),
 	}
-	o.format.addTo(command)
-	addZoneLabel(command, &o.zoneLabel)
+	s.format.addTo(command)
+	s.addZoneLabel(command)
 	command.Flags().BoolVarP(&isWatching, "watch", "w", false, "show the status again whenever it changes, until Ctrl-C")
 	return command
 }
 
 // status prints the status once. If a cluster cannot be seen, it reads again for a few seconds.
-func (s *session) status(ctx context.Context, o statusOptions) error {
+func (s *session) status(ctx context.Context) error {
 	var state report.State
-	err := s.pollState(ctx, o.zoneLabel, func(now report.State) (bool, error) {
+	err := s.pollState(ctx, func(now report.State) (bool, error) {
 		state = now
 		isUnseen := func(c report.ClusterStatus) bool { return !c.Known }
 		return slices.ContainsFunc(report.NewStatus(state).Clusters, isUnseen), nil
@@ -84,10 +77,9 @@ func (s *session) status(ctx context.Context, o statusOptions) error {
 	if err != nil {
 		return err
 	}
-	return printStatus(s.Out, state, o.format)
+	return printStatus(s.Out, state, s.format)
 }
 
-// printStatus prints the status of a state.
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
 	return format.write(out, status, formatStatus(status, state))
@@ -95,20 +87,12 @@ func printStatus(out io.Writer, state report.State, format reportFormat) error {
 
 // watchStatus prints the status again whenever an object of it changes. The end of the context ends
 // it without an error.
-func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
-	direct, err := s.client()
-	if err != nil {
-		return err
-	}
+func (s *session) watchStatus(ctx context.Context) error {
 	// The first read reports missing rights. A watch would retry without end.
-	if _, err := readState(ctx, direct, direct, o.zoneLabel); err != nil {
+	if _, err := s.readState(ctx, s.kube); err != nil {
 		return err
 	}
-	config, err := s.flags.ToRESTConfig()
-	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	watched, err := cache.New(config, cache.Options{Scheme: direct.Scheme()})
+	watched, err := cache.New(s.config, cache.Options{Scheme: s.kube.Scheme()})
 	if err != nil {
 		return fmt.Errorf("creating the watches: %w", err)
 	}
@@ -134,7 +118,7 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 		if !watched.WaitForCacheSync(watching) {
 			return context.Cause(watching)
 		}
-		return s.redraw(watching, watched, direct, o, changed)
+		return s.redraw(watching, watched, changed)
 	})
 	if err := watches.Wait(); ctx.Err() == nil {
 		return err
@@ -142,24 +126,21 @@ func (s *session) watchStatus(ctx context.Context, o statusOptions) error {
 	return nil
 }
 
-// redraw prints the status when it has changed, until the context ends. It reads the flags of the
-// webhook directly: a user who may read that Deployment may not be permitted to watch all.
-func (s *session) redraw(
-	ctx context.Context, watched, direct client.Reader, o statusOptions, changed loop.Signal,
-) error {
+// redraw prints the status when it has changed, until the context ends.
+func (s *session) redraw(ctx context.Context, watched client.Reader, changed loop.Signal) error {
 	drawn := ""
 	for {
-		state, err := readState(ctx, watched, direct, o.zoneLabel)
+		state, err := s.readState(ctx, watched)
 		if err != nil {
 			return err
 		}
 		var text bytes.Buffer
-		if err := printStatus(&text, state, o.format); err != nil {
+		if err := printStatus(&text, state, s.format); err != nil {
 			return err
 		}
 		if now := text.String(); now != drawn {
 			drawn = now
-			if o.format == asTable && isTerminal(s.terminal) {
+			if s.format == asTable && isTerminal(s.terminal) {
 				fmt.Fprint(s.terminal, clearScreen)
 			}
 			if _, err := io.WriteString(s.Out, now); err != nil {
@@ -254,7 +235,6 @@ func describeNoClusters(nodes []corev1.Node) string {
 		observation.Plural(len(found), "node"), missing, slices.Min(found))
 }
 
-// doorRows returns a row for each open door of a grant.
 func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
 	exists := map[bool]string{true: "yes", false: "no"}[g.NodeExists]
 	for _, d := range g.Doors {

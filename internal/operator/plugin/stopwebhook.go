@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -38,34 +37,40 @@ func isUnrecorded(err error) bool { return removalOf("", nil, err).Reason == quo
 
 // A webhookStop stops all replicas of the webhook, and starts as many again.
 type webhookStop struct {
-	client   client.Client
-	out      io.Writer
-	kubectl  string
+	*session
 	replicas int32
 }
 
 // newWebhookStop reads how many replicas the webhook has, and checks the rights of the user.
-func (s *session) newWebhookStop(ctx context.Context, c client.Client) (*webhookStop, error) {
-	if err := requireRights(ctx, c, webhookStopRights()); err != nil {
+func (s *session) newWebhookStop(ctx context.Context) (*webhookStop, error) {
+	right := authorizationv1.ResourceAttributes{
+		Group: appsv1.GroupName, Resource: "deployments", Subresource: "scale", Namespace: guard.Namespace, Name: webhookName,
+	}
+	get, patch := right, right
+	get.Verb, patch.Verb = "get", "patch"
+	err := s.requireRights(ctx, []authorizationv1.ResourceAttributes{
+		get, patch, {Verb: "list", Resource: "pods", Namespace: guard.Namespace},
+	})
+	if err != nil {
 		return nil, err
 	}
 	scale := &autoscalingv1.Scale{}
-	if err := c.SubResource("scale").Get(ctx, webhookDeployment(), scale); err != nil {
+	if err := s.kube.SubResource("scale").Get(ctx, webhookDeployment(), scale); err != nil {
 		return nil, fmt.Errorf("reading the replicas of deployment %s: %w", webhookName, err)
 	}
 	if scale.Spec.Replicas == 0 {
 		return nil, fmt.Errorf("deployment %s has no replicas already; if no other person is doing this, repeat the "+
 			"command without --stop-webhook", webhookName)
 	}
-	return &webhookStop{client: c, out: s.Out, kubectl: s.kubectl(), replicas: scale.Spec.Replicas}, nil
+	return &webhookStop{session: s, replicas: scale.Spec.Replicas}, nil
 }
 
 // offerWebhookStop asks whether to stop the webhook. With --yes there is no user to ask.
-func (s *session) offerWebhookStop(ctx context.Context, c client.Client, yes bool) (*webhookStop, error) {
-	if yes {
+func (s *session) offerWebhookStop(ctx context.Context) (*webhookStop, error) {
+	if s.yes {
 		return nil, errors.New("to stop the webhook for the deletion, add --stop-webhook")
 	}
-	stop, err := s.newWebhookStop(ctx, c)
+	stop, err := s.newWebhookStop(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the webhook cannot be stopped for the deletion: %w", err)
 	}
@@ -76,18 +81,6 @@ func (s *session) offerWebhookStop(ctx context.Context, c client.Client, yes boo
 		return nil, errors.New("the webhook was not stopped")
 	}
 	return stop, nil
-}
-
-// webhookStopRights returns what the user needs.
-func webhookStopRights() []authorizationv1.ResourceAttributes {
-	scale := authorizationv1.ResourceAttributes{
-		Group: appsv1.GroupName, Resource: "deployments", Subresource: "scale", Namespace: guard.Namespace, Name: webhookName,
-	}
-	get, patch := scale, scale
-	get.Verb, patch.Verb = "get", "patch"
-	return []authorizationv1.ResourceAttributes{
-		get, patch, {Verb: "list", Resource: "pods", Namespace: guard.Namespace},
-	}
 }
 
 // effects describes what happens while no replica runs.
@@ -102,7 +95,7 @@ func (w webhookStop) effects() []string {
 			"deleted without a review, also if they have etcd\n" +
 			"- holds without an agent do not end, and no label, hook or guard pod is restored",
 		"No grant records the deletion with your name. The webhook writes a tombstone when it runs and can write.",
-		"If this command is killed, start the webhook yourself: " + w.startCommand(w.kubectl),
+		"If this command is killed, start the webhook yourself: " + w.startCommand(w.kubectl()),
 	}
 }
 
@@ -131,14 +124,13 @@ func (w webhookStop) during(ctx context.Context, do func(context.Context) error)
 	if err != nil { // The request may have had an effect.
 		return fmt.Errorf("stopping the webhook: %w", err)
 	}
-	fmt.Fprintf(w.out, "deployment %s: stopped; waiting for its pods to end\n", webhookName)
+	fmt.Fprintf(w.Out, "deployment %s: stopped; waiting for its pods to end\n", webhookName)
 	if err := w.waitForPods(ctx); err != nil {
 		return err
 	}
 	return do(ctx)
 }
 
-// start starts the replicas again.
 func (w webhookStop) start(ctx context.Context) error {
 	var failed error
 	err := wait.PollUntilContextTimeout(ctx, scalePoll, startWithin, true, func(ctx context.Context) (bool, error) {
@@ -149,10 +141,10 @@ func (w webhookStop) start(ctx context.Context) error {
 		return failed == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("the webhook is still stopped; start it: %s\n%w", w.startCommand(w.kubectl), errors.Join(failed,
-			err))
+		return fmt.Errorf("the webhook is still stopped; start it: %s\n%w", w.startCommand(w.kubectl()),
+			errors.Join(failed, err))
 	}
-	fmt.Fprintf(w.out, "deployment %s: scaled to %d again\n", webhookName, w.replicas)
+	fmt.Fprintf(w.Out, "deployment %s: scaled to %d again\n", webhookName, w.replicas)
 	return nil
 }
 
@@ -161,7 +153,7 @@ func isRefused(err error) bool { return apierrors.IsForbidden(err) || apierrors.
 
 func (w webhookStop) scale(ctx context.Context, replicas int32) error {
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
-	return w.client.SubResource("scale").Patch(ctx, webhookDeployment(), patch, fieldOwner,
+	return w.kube.SubResource("scale").Patch(ctx, webhookDeployment(), patch, fieldOwner,
 		client.WithSubResourceBody(&autoscalingv1.Scale{}))
 }
 
@@ -171,7 +163,7 @@ func (w webhookStop) waitForPods(ctx context.Context) error {
 	var failed error
 	err := wait.PollUntilContextTimeout(ctx, scalePoll, podsEndWithin, true, func(ctx context.Context) (bool, error) {
 		pods := &corev1.PodList{}
-		failed = w.client.List(ctx, pods, client.InNamespace(guard.Namespace),
+		failed = w.kube.List(ctx, pods, client.InNamespace(guard.Namespace),
 			client.MatchingLabels{podNameLabel: webhookName})
 		left = len(pods.Items)
 		return failed == nil && left == 0, nil

@@ -10,17 +10,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/operator/uninstall"
 )
 
-// uninstallFlags are the flags of uninstall.
-type uninstallFlags struct {
-	changeFlags
-	keepCRD, beforeHelm bool
-	endWaitingMachines  bool
-	timeout             time.Duration
-}
-
-// uninstallCommand returns the command that removes Holdfast from the cluster.
 func (s *session) uninstallCommand() *cobra.Command {
-	var flags uninstallFlags
+	var o uninstall.Options
 	command := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove Holdfast from the cluster: its objects, and what it has put on nodes",
@@ -37,46 +28,34 @@ the command names them. If it fails, repeat it.`,
   kubectl holdfast uninstall --yes
   kubectl holdfast uninstall --before-helm && helm -n holdfast-system uninstall holdfast`,
 		Args: noArguments,
-		RunE: func(command *cobra.Command, _ []string) error { return s.uninstall(command.Context(), flags) },
+		RunE: s.connected(func(ctx context.Context, _ []string) error { return s.uninstall(ctx, o) }),
 	}
-	flags.addTo(command)
-	command.Flags().BoolVar(&flags.keepCRD, "keep-crd", false,
+	s.addChangeFlags(command)
+	command.Flags().BoolVar(&o.KeepCRD, "keep-crd", false,
 		"keep the EtcdClusters with their grants, for a new installation")
-	command.Flags().BoolVar(&flags.beforeHelm, "before-helm", false,
+	command.Flags().BoolVar(&o.BeforeHelm, "before-helm", false,
 		"stop Holdfast and clean Nodes and Machines, and leave the rest to helm uninstall")
 	command.MarkFlagsMutuallyExclusive("keep-crd", "before-helm")
-	command.Flags().BoolVar(&flags.endWaitingMachines, "end-waiting-machines", false,
+	command.Flags().BoolVar(&o.EndWaitingMachines, "end-waiting-machines", false,
 		"remove the hook also from Machines of Cluster API that are being deleted: they end without a review")
-	command.Flags().DurationVar(&flags.timeout, "timeout", 5*time.Minute,
+	command.Flags().DurationVar(&o.Timeout, "timeout", 5*time.Minute,
 		"how long to wait for each object that does not go at once")
 	return command
 }
 
-// uninstall runs the command.
-func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
-	c, err := s.client()
-	if err != nil {
-		return err
-	}
-	o := uninstall.Options{
-		Client: c, Out: s.Out, KeepCRD: flags.keepCRD, BeforeHelm: flags.beforeHelm, DryRun: flags.dryRun,
-		Timeout: flags.timeout, Kubectl: s.kubectl(), EndWaitingMachines: flags.endWaitingMachines,
-	}
-	config, err := s.flags.ToRESTConfig()
-	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w", err)
-	}
-	if flags.dryRun {
+func (s *session) uninstall(ctx context.Context, o uninstall.Options) error {
+	o.Client, o.Out, o.DryRun, o.Kubectl = s.kube, s.Out, s.dryRun, s.kubectl()
+	if s.dryRun {
 		fmt.Fprintf(s.Out, "# Remove Holdfast from the cluster %s. If a command fails, print the script again.\nset -e\n",
-			config.Host)
+			s.config.Host)
 		return uninstall.Run(ctx, o)
 	}
-	effects, done := flags.describe(config.Host)
+	effects, done := describeUninstall(o, s.config.Host)
 	rights, err := uninstall.Rights(ctx, o)
 	if err != nil {
 		return fmt.Errorf("finding what to remove: %w", err)
 	}
-	return s.carryOut(ctx, c, flags.changeFlags, plannedChange{
+	return s.carryOut(ctx, plannedChange{
 		effects: effects, rights: rights,
 		apply: func(ctx context.Context) error {
 			if err := uninstall.Run(ctx, o); err != nil {
@@ -88,20 +67,20 @@ func (s *session) uninstall(ctx context.Context, flags uninstallFlags) error {
 	})
 }
 
-// describe returns what the command does to the cluster of this API server, and what it prints when
+// describeUninstall returns what the command does to the cluster of this API server, and what it prints when
 // that is done.
-func (f uninstallFlags) describe(server string) (effects []string, done string) {
+func describeUninstall(o uninstall.Options, server string) (effects []string, done string) {
 	effects = []string{
 		fmt.Sprintf("Holdfast is removed from the cluster %s.", server),
 		"Nodes with etcd are not protected any more, and new nodes are not held.",
 	}
-	if f.beforeHelm {
+	if o.BeforeHelm {
 		effects[0] = fmt.Sprintf("Holdfast stops in the cluster %s, and is removed from its Nodes and Machines.", server)
 		effects = append(effects, "The release of Helm stays, with the EtcdClusters: run helm uninstall afterwards.")
 		return effects, "Nodes and Machines are clean. Now run: helm -n holdfast-system uninstall RELEASE"
 	}
 	effects = append(effects, "The namespace holdfast-system is deleted with everything in it.")
-	if !f.keepCRD {
+	if !o.KeepCRD {
 		effects = append(effects, "All EtcdClusters are deleted: the grants of deletions and drains are forgotten.")
 	}
 	return effects, "Holdfast is removed."

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -36,14 +35,14 @@ The command needs the verb list on nodes, and on etcdclusters and etcdobservatio
 and the verb get on deployments.apps, for the flags of the webhook. Without these flags, the answer
 is never yes for a node with a voter.`
 
-// whatIfOptions are the flags of what-if.
-type whatIfOptions struct {
-	format                    reportFormat
-	zone, selector, zoneLabel string
+type whatIfRun struct {
+	*session
+	nodeSelection
+	zone string
 }
 
 func (s *session) whatIfCommand() *cobra.Command {
-	var o whatIfOptions
+	w := &whatIfRun{session: s}
 	command := &cobra.Command{
 		Use:   "what-if (--zone ZONE | NODE... | -l SELECTOR)",
 		Short: "Ask whether quorum survives the loss of nodes (exit code 0 yes, 1 no, 2 unknown)",
@@ -52,56 +51,49 @@ func (s *session) whatIfCommand() *cobra.Command {
   kubectl holdfast what-if --zone eu-central-1a
   # Before work on a rack
   kubectl holdfast what-if -l example.com/rack=r7 -o json`,
-		RunE: func(command *cobra.Command, args []string) error {
-			isZone := command.Flags().Changed("zone")
-			if isZone && (len(args) > 0 || o.selector != "") {
+		PreRunE: func(command *cobra.Command, args []string) error {
+			switch isZone := command.Flags().Changed("zone"); {
+			case !isZone:
+				return w.parse(args)
+			case len(args) > 0 || w.expression != "":
 				return cli.UsageErrorf("name a zone, or name or select nodes, not both")
-			}
-			if isZone && o.zone == "" {
+			case w.zone == "":
 				return cli.UsageErrorf("--zone is empty; to name the nodes without a zone, select them: -l '!%s'",
 					defaultZoneLabel)
 			}
-			if isZone {
-				return s.whatIf(command.Context(), nil, nil, o)
-			}
-			selector, err := parseSelector(args, o.selector)
-			if err != nil {
-				return err
-			}
-			return s.whatIf(command.Context(), args, selector, o)
+			return nil
 		},
+		RunE: s.answered(w.answer),
 	}
-	o.format.addTo(command)
+	s.format.addTo(command)
 	flags := command.Flags()
-	flags.StringVar(&o.zone, "zone", "", "the nodes in this zone are gone")
-	flags.StringVarP(&o.selector, "selector", "l", "", "the nodes with these labels are gone")
-	addZoneLabel(command, &o.zoneLabel)
+	flags.StringVar(&w.zone, "zone", "", "the nodes in this zone are gone")
+	flags.StringVarP(&w.expression, "selector", "l", "", "the nodes with these labels are gone")
+	s.addZoneLabel(command)
 	return command
 }
 
-// whatIf prints the answer.
-func (s *session) whatIf(ctx context.Context, nodes []string, selector labels.Selector, o whatIfOptions) error {
+func (w *whatIfRun) answer(ctx context.Context, names []string) (quorum.Answer, error) {
 	var r report.WhatIf
 	var now time.Time
-	err := s.pollState(ctx, o.zoneLabel, func(state report.State) (_ bool, err error) {
+	err := w.pollState(ctx, func(state report.State) (_ bool, err error) {
 		now = state.Now
-		if o.zone != "" {
-			r, err = report.NewZoneWhatIf(state, o.zone)
+		if w.zone != "" {
+			r, err = report.NewZoneWhatIf(state, w.zone)
 			return r.Answer == quorum.Unknown, err
 		}
-		if nodes, err = selectedNodes(nodes, state.Nodes, selector); err != nil {
-			return false, err
+		nodes, err := w.names(state.Nodes, names)
+		if err == nil {
+			r, err = report.NewWhatIf(state, nodes)
 		}
-		r, err = report.NewWhatIf(state, nodes)
 		return r.Answer == quorum.Unknown, err
 	})
 	if err != nil {
-		return s.failUnknown(err)
+		return quorum.Unknown, err
 	}
-	return s.answer(r.Answer, o.format, r, formatWhatIf(r, now))
+	return r.Answer, w.format.write(w.Out, r, formatWhatIf(r, now))
 }
 
-// formatWhatIf returns an answer for people.
 func formatWhatIf(r report.WhatIf, now time.Time) string {
 	rows := [][]string{{"ETCD CLUSTER", "KEEPS QUORUM", "REASON", "VOTERS", "QUORUM", "REMAIN", "OLDEST ANSWER"}}
 	texts := []string{whatIfTitle(r)}

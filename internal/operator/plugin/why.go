@@ -17,35 +17,25 @@ For the guard pod it needs list on pods in the namespace holdfast-system, and fo
 webhook delete on nodes. Without these two, it shows what is missing.`
 
 func (s *session) whyCommand() *cobra.Command {
-	var format reportFormat
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
 		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.complete(nodeNames, true),
-		Args: oneArgument("node"),
-		RunE: func(command *cobra.Command, args []string) error {
-			return s.why(command.Context(), args[0], format)
-		},
+		Args: oneArgument("node"), RunE: s.connected(s.why),
 	}
-	format.addTo(command)
+	s.format.addTo(command)
 	return command
 }
 
-// why prints the page about a node.
-func (s *session) why(ctx context.Context, node string, format reportFormat) error {
-	kube, err := s.client()
+func (s *session) why(ctx context.Context, nodes []string) error {
+	removal := (&canRemoveRun{session: s}).poll(ctx, nodes)[0]
+	state, err := s.readState(ctx, s.kube)
 	if err != nil {
 		return err
 	}
-	ask := func(ctx context.Context) []report.Removal { return []report.Removal{dryRunDeletion(ctx, kube, node)} }
-	removal := s.pollAnswers(ctx, ask, canRemoveOptions{})[0]
-	state, err := readState(ctx, kube, kube, "")
-	if err != nil {
-		return err
-	}
-	addGuardPods(ctx, kube, &state)
-	page, isFound := report.NewPage(state, node, removal)
+	addGuardPods(ctx, s.kube, &state)
+	page, isFound := report.NewPage(state, removal.Node, removal)
 	if !isFound {
-		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", node)
+		return fmt.Errorf("there is no node %s; to see all nodes: kubectl get nodes", removal.Node)
 	}
-	return format.write(s.Out, page, page.Text())
+	return s.format.write(s.Out, page, page.Text())
 }
