@@ -52,6 +52,10 @@ func TestResolveRemoval(t *testing.T) {
 			why: "member a is still in the member list, and may be removed at any time, unless its EtcdMember " +
 				"no longer requests that",
 		},
+		"by an EtcdMember, joined again": {
+			change: func(g *v1alpha1.Grant) { g.Remove, g.Members = door(""), quorumtest.IDs("e") }, node: written,
+			isResolved: true, why: "member e has left the member list",
+		},
 		"deletion, and written since": {
 			change: func(g *v1alpha1.Grant) { g.Delete = door("9") }, node: written, after: young, why: inProgress,
 		},

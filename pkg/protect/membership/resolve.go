@@ -108,15 +108,11 @@ func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (ho
 
 // resolveRemoval reports whether the update of the Node that marks its member for the removal is no
 // longer in progress. If it was carried out, the mark on the Node makes the member lost from then
-// on, until it has left (departure.OfOthers). An EtcdMember of k0s marks no Node, so the door has
-// no version: k0s may remove the member at any time.
+// on, until it has left (departure.OfOthers). An EtcdMember of k0s marks no Node: k0s may remove the
+// member at any time.
 func resolveRemoval(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
-	if g.Remove.Version == "" {
-		if len(s.Lists) == 0 {
-			return noListWhy, false
-		}
-		ended, awaited := resolveMembers(s, g, e, resolveRemoved)
-		return strings.Join(slices.Concat(awaited, ended), "; "), len(awaited) == 0
+	if quorum.IsByEtcdMember(g) {
+		return resolveRemoved(s, g)
 	}
 	if e.age() < quorum.ResolvePresentAfter {
 		return fmt.Sprintf("the removal of the member of node %s was allowed less than %s ago, and may be in progress",
@@ -126,15 +122,19 @@ func resolveRemoval(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how
 		g.Node, quorum.ResolvePresentAfter), true
 }
 
-// resolveRemoved reports whether one member that an EtcdMember removes has left.
-func resolveRemoved(
-	s quorum.Snapshot, id v1alpha1.MemberID, _ v1alpha1.Grant, _ ResolveEvidence,
-) (how string, isEnded bool) {
-	if observation.IsListedByAny(s.Lists, id) {
-		return fmt.Sprintf("member %s is still in the member list, and may be removed at any time, unless its EtcdMember "+
-			"no longer requests that", id), false
+// resolveRemoved reports whether the members that an EtcdMember removes have left. A member that has
+// joined on the host since is not among them.
+func resolveRemoved(s quorum.Snapshot, g v1alpha1.Grant) (how string, isShut bool) {
+	if len(s.Lists) == 0 {
+		return noListWhy, false
 	}
-	return fmt.Sprintf("member %s has left the member list", id), true
+	for _, id := range g.Members {
+		if observation.IsListedByAny(s.Lists, id) {
+			return fmt.Sprintf("member %s is still in the member list, and may be removed at any time, unless its EtcdMember "+
+				"no longer requests that", id), false
+		}
+	}
+	return fmt.Sprintf("member %s has left the member list", observation.JoinIDs(g.Members, ", ")), true
 }
 
 // resolveGone reports whether the machine of a grant can no longer return whose Node is gone.

@@ -79,6 +79,10 @@ func AllowsDeletion(g v1alpha1.Grant) bool {
 	return g.Delete != nil || g.Machine != nil || g.Gone != nil || len(Doors(g)) == 0
 }
 
+// IsByEtcdMember reports whether the grant is for a removal by an EtcdMember of k0s, which marks no
+// Node.
+func IsByEtcdMember(g v1alpha1.Grant) bool { return g.Remove != nil && g.Remove.Version == "" }
+
 // With returns the grant of the request's machine after one more door of it is opened. It is the
 // only function that opens a door for a request. Doors are added and never replaced by another
 // kind, and members, addresses and identities only grow, so a later request takes nothing from an
@@ -104,7 +108,7 @@ func With(v View, old v1alpha1.Grant, r Request, members []v1alpha1.MemberID) v1
 		}
 		g.Drain = door
 	case DoorRemove:
-		if door.Version = r.Version; old.Remove != nil && old.Remove.Version == "" {
+		if door.Version = r.Version; IsByEtcdMember(old) {
 			door.Version = "" // The EtcdMember may still ask for the removal.
 		}
 		g.Remove = door
