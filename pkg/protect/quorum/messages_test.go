@@ -73,7 +73,11 @@ func addGoldenRemovals(verdicts map[string]quorum.Verdict) {
 	k3s := func(n int) *quorumtest.Cluster { return withAccess(quorumtest.Voters(n), "k3s", k3sPKI) }
 	removed := k3s(3)
 	removed.Cluster.Spec.Grants = []v1alpha1.Grant{quorumtest.RemovalGrantFor(1)}
+	leaving := quorumtest.Voters(3)
+	leaving.Cluster.Spec.Grants = []v1alpha1.Grant{quorumtest.RemovalGrantFor(1)}
+	leaving.Cluster.Spec.Grants[0].Remove.Version = ""
 	for name, cluster := range map[string]*quorumtest.Cluster{
+		"removal, another EtcdMember":    leaving,
 		"removal, one of three dead":     k3s(3).Dead(1),
 		"removal, another one allowed":   removed,
 		"removal, another node marked":   k3s(3).State(1, quorumtest.MarkedForRemoval),

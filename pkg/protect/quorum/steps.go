@@ -64,6 +64,8 @@ func (t requestTarget) grantSteps(tally Tally) (steps []Step) {
 			step = Step{Kind: StepAwaitDrained, Grant: g, State: n, Members: t.lostBy(g, tally)}
 		case n.Deleting || n.Departure.Class == departure.ForGood:
 			continue
+		case IsByEtcdMember(g):
+			step = Step{Kind: StepAwaitRemoval, Members: t.lostBy(g, tally)}
 		}
 		steps = append(steps, step)
 	}

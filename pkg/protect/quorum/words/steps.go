@@ -53,8 +53,12 @@ func (w writer) step(s quorum.Step) string {
 		return fmt.Sprintf("if the machine of node %s stays, wait: %s counts again by itself at the time above",
 			s.Members[0].Node, names)
 	case quorum.StepAwaitRemoval:
-		return fmt.Sprintf("wait until %s has left the member list, then %s node %s again; "+
-			"to cancel its removal: %s", names, w.verb.Base, w.node, s.Mark.RemoveCommand(s.Members[0].Node))
+		cancel := "set spec.leave of its EtcdMember to false, and settle the grant of its node"
+		if s.Mark.IsRemoval() {
+			cancel = s.Mark.RemoveCommand(s.Members[0].Node)
+		}
+		return fmt.Sprintf("wait until %s has left the member list, then %s node %s again; to cancel its removal: %s",
+			names, w.verb.Base, w.node, cancel)
 	case quorum.StepAwaitEnd:
 		return fmt.Sprintf("%s still answers: if its machine is being removed, "+
 			"wait until it is gone, then %s node %s again to see the remaining steps", names, w.verb.Base, w.node)
