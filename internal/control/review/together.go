@@ -2,6 +2,8 @@ package review
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -9,23 +11,28 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
-// ReviewTogether decides whether every etcd cluster keeps quorum if the Nodes of all requests go at
-// once, from the last observations. It writes no grant, because each Node is reviewed again before
-// its machine ends.
+// ReviewTogether decides whether every etcd cluster that may have a member on one of the Nodes keeps
+// quorum if the Nodes of all requests go at once, from the last observations. It writes no grant,
+// because each Node is reviewed again before its machine ends.
 func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.LiveClusters(ctx)
 	if err != nil {
 		return quorum.Decision{}, err
 	}
 	nodes := make([]string, len(requests))
+	var selected []*v1alpha1.EtcdCluster
 	for i, request := range requests {
 		nodes[i] = request.Node
-		if _, decision, isDecided := quorum.SelectOrDecide(all, request); isDecided && !decision.Allowed {
+		of, decision, isDecided := quorum.SelectOrDecide(all, request)
+		if isDecided && !decision.Allowed {
 			return words.Explain(decision), nil
 		}
+		selected = append(selected, of...)
 	}
-	verdicts := make([]quorum.Verdict, len(all))
-	for i, c := range all {
+	slices.SortFunc(selected, func(a, b *v1alpha1.EtcdCluster) int { return strings.Compare(a.Name, b.Name) })
+	selected = slices.Compact(selected)
+	verdicts := make([]quorum.Verdict, len(selected))
+	for i, c := range selected {
 		view, err := r.lastView(ctx, c, all, nodes...)
 		if err != nil {
 			return quorum.Decision{}, err

@@ -4,7 +4,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -29,6 +31,12 @@ func nodesTogether(t *testing.T, f *storetest.Fixture) {
 	require.Equal(t, quorum.QuorumWouldBeLost, two.Reason, two.Message)
 	require.Contains(t, two.Message, "would lose quorum without nodes "+f.Nodes[0].Name+", "+f.Nodes[1].Name)
 	require.Empty(t, f.Cluster().Spec.Grants)
+
+	foreign := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "f0f0f0f0f0f0f0f0"}}
+	require.NoError(t, f.Client.Create(t.Context(), foreign))
+	f.DeleteAfterTest(foreign)
+	one = together(f.Request(0))
+	require.True(t, one.Allowed, "no list of a cluster without a member on the nodes: %s", one.Message)
 
 	unknown := f.Request(0)
 	unknown.Node, unknown.UID, unknown.Announced, unknown.Addresses = "other", "uid-other", nil, nil
