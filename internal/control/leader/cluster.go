@@ -123,10 +123,10 @@ func (l *Leader) probeAndWrite(
 		s.subject, s.hasFailed = nil, true
 		return err
 	}
-	nodes := l.Store.LiveNodesNamed(ctx, append(clusterstore.NodeNames(c), index.announcers(c)...))
-	view := quorum.View{
-		Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: index.possibleNodes(c),
-	}
+	possible := index.possibleNodes(c)
+	nodes := l.Store.LiveNodesNamed(ctx,
+		slices.Concat(clusterstore.NodeNames(c), index.announcers(c), clusterstore.BoundNodeNames(possible)))
+	view := quorum.View{Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: possible}
 	s.addProofs(view, l.Now(), 2*l.CalmTick)
 	s.addReturns(view, l.Now())
 	all, err := index.announcingNodes(nodes)

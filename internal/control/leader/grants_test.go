@@ -90,6 +90,32 @@ func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
 	require.True(t, decision.Allowed, decision.Message)
 }
 
+// joinedUnderOtherName lets the machine of a deleted Node join again under another name and at another
+// address, without its agent. Its provider ID shows that the machine may still be removed.
+func joinedUnderOtherName(t *testing.T, f *storetest.Fixture) {
+	const again = `{"metadata":{"annotations":{"holdfast.dev/etcd":null}},"spec":{"providerID":"cloud:///0"}}`
+	f.PatchNode(0, `{"spec":{"providerID":"cloud:///0"}}`)
+	f.RunAgents()
+	h := newHarness(t, f)
+	h.bindAll()
+	require.True(t, h.review(t, f.Request(0)).Allowed)
+	old, next := f.Nodes[0], f.MemberID(3)
+	f.DeleteNode(0)
+	f.Nodes[0] = f.CreateNode("again-"+old.Name, "10.9.9.9", next)
+	f.PatchNode(0, again)
+	f.ChangeAgents(func() {
+		f.Members[0] = v1alpha1.MemberStatus{
+			ID: next, Name: "again", Healthy: true, PeerURLs: []string{"https://10.9.9.9:2380"},
+		}
+	})
+	h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
+	h.probeTimes(25, time.Minute)
+	require.NotNil(t, storetest.GrantFor(f.Cluster(), old.UID), "the new member is on no Node that proves it")
+	decision := h.review(t, f.Request(1))
+	require.False(t, decision.Allowed)
+	require.Contains(t, decision.Message, "it joined again on a machine that may still be removed")
+}
+
 // heldByFinalizer keeps the Node for half an hour after its deletion was allowed. Its member has
 // left by then. The machine joins again only when the Node is gone.
 func heldByFinalizer(t *testing.T, f *storetest.Fixture) {

@@ -210,6 +210,7 @@ func TestLeader(t *testing.T) {
 		{"node of a retired cluster", retiredCluster},
 		{"node registered again", registeredAgain},
 		{"F20 machine joined again", machineJoinedAgain},
+		{"machine joined again under another name", joinedUnderOtherName},
 		// F45: a finalizer kept the Node for longer than its grant lasted.
 		{"F45 node held by a finalizer", heldByFinalizer},
 		{"surviving node and renewed grant", survivingNode},
