@@ -175,13 +175,13 @@ func (r claimReview) exists(b v1alpha1.Binding) bool {
 }
 
 // rank orders the Nodes that may run the member: first by their roles, if a role is needed, and
-// then by whether the lists name one of their addresses.
+// then by whether the lists name one of their addresses, unless addresses show nothing.
 func (r claimReview) rank(n observation.AnnouncingNode, id v1alpha1.MemberID) int {
 	rank := 0
 	if r.needsRole() && n.HasRole {
 		rank = 2
 	}
-	if r.isAt(n, id) {
+	if r.isAt(n, id) && !r.addressesShowNothing() {
 		rank++
 	}
 	return rank
