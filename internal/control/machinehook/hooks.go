@@ -10,11 +10,14 @@
 package machinehook
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,12 +90,7 @@ type Controller struct {
 
 // New returns a Controller.
 func New(o Options) *Controller {
-	if o.Tick == 0 {
-		o.Tick = 15 * time.Second
-	}
-	if o.Pause == 0 {
-		o.Pause = time.Second
-	}
+	o.Tick, o.Pause = cmp.Or(o.Tick, 15*time.Second), cmp.Or(o.Pause, time.Second)
 	wake := loop.NewSignal()
 	return &Controller{Options: o, wake: wake, machines: newMachines(o, wake), reviewed: map[types.UID]pastReview{}}
 }
@@ -100,40 +98,25 @@ func New(o Options) *Controller {
 // Controller returns the controller of the hooks.
 func (c *Controller) Controller() world.Controller {
 	return world.Controller{
-		Name: "machines", Wake: c.wake, Tick: c.Tick, Pause: c.Pause, Watch: c.machines.run,
-		Round: func(ctx context.Context, w world.World) error {
-			machines, areKnown := c.machines.list()
-			if !areKnown {
-				return nil
-			}
-			return c.reconcileAll(ctx, w, machines)
-		},
+		Name: "machines", Round: c.reconcile, Wake: c.wake, Tick: c.Tick, Pause: c.Pause, Watch: c.machines.run,
 	}
 }
 
-// reconcileAll makes the step of every Machine. A failure with one does not stop the others.
-func (c *Controller) reconcileAll(ctx context.Context, w world.World, machines []machine.Object) error {
-	c.forgetReviews(machines)
-	r, err := c.newRound(w, machines)
-	if err != nil {
-		return err
+// reconcile makes the step of every Machine. A failure with one does not stop the others.
+func (c *Controller) reconcile(ctx context.Context, w world.World) error {
+	machines, areKnown := c.machines.list()
+	if !areKnown {
+		return nil
 	}
+	maps.DeleteFunc(c.reviewed, func(uid types.UID, _ pastReview) bool {
+		return !slices.ContainsFunc(machines, func(m machine.Object) bool { return m.UID == uid })
+	})
 	var failed []error
+	r := c.newRound(w, machines)
 	for _, s := range r.steps {
 		failed = append(failed, r.do(ctx, s))
 	}
 	return errors.Join(failed...)
-}
-
-// forgetReviews forgets the reviews of all other Machines.
-func (c *Controller) forgetReviews(machines []machine.Object) {
-	reviewed := map[types.UID]pastReview{}
-	for _, m := range machines {
-		if past, ok := c.reviewed[m.UID]; ok {
-			reviewed[m.UID] = past
-		}
-	}
-	c.reviewed = reviewed
 }
 
 // removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // A ResourceFinder returns the resource of a kind, in the first of the versions that the API
@@ -34,13 +34,15 @@ func NewResourceFinder(api rest.Interface) ResourceFinder {
 	) (none schema.GroupVersionResource, isServed bool, err error) {
 		group := &metav1.APIGroup{}
 		if err := read(ctx, group, kind.Group); err != nil {
-			if apierrors.IsNotFound(err) {
-				err = nil
-			}
-			return none, false, err
+			return none, false, client.IgnoreNotFound(err)
 		}
+		var served []string
+		for _, v := range group.Versions {
+			served = append(served, v.Version)
+		}
+		isUnserved := func(version string) bool { return !slices.Contains(served, version) }
 		var failed error
-		for _, version := range inOrder(group, versions) {
+		for _, version := range slices.DeleteFunc(slices.Concat(versions, served), isUnserved) {
 			list := &metav1.APIResourceList{}
 			if err := read(ctx, list, kind.Group, version); err != nil {
 				failed = err // Another version may do. Without one, the kind may be in this version.
@@ -59,21 +61,4 @@ func NewResourceFinder(api rest.Interface) ResourceFinder {
 		}
 		return none, false, failed
 	}
-}
-
-// inOrder returns the versions of the group, the first ones in the given order.
-func inOrder(group *metav1.APIGroup, first []string) []string {
-	var served, others []string
-	for _, v := range group.Versions {
-		if !slices.Contains(first, v.Version) {
-			others = append(others, v.Version)
-		}
-	}
-	for _, version := range first {
-		isVersion := func(v metav1.GroupVersionForDiscovery) bool { return v.Version == version }
-		if slices.ContainsFunc(group.Versions, isVersion) {
-			served = append(served, version)
-		}
-	}
-	return append(served, others...)
 }

@@ -61,7 +61,7 @@ type step struct {
 	// hasEtcd means that the Machine stands for a node with etcd, according to the cache.
 	hasEtcd bool
 	// basis is that of a review.
-	basis basis
+	basis string
 }
 
 // A liveRead has the Nodes of the API server for which the Machines of a round stand.
@@ -75,17 +75,13 @@ type liveRead struct {
 
 // newRound plans the steps. Reviews come last, because they take seconds, and among them those that
 // wait longest come first.
-func (c *Controller) newRound(w world.World, machines []machine.Object) (*round, error) {
-	clusters, err := identify(w.Clusters)
-	if err != nil {
-		return nil, err
-	}
+func (c *Controller) newRound(w world.World, machines []machine.Object) *round {
 	r, etcd := &round{Controller: c}, holdersOf(w.Nodes, w.Clusters)
 	for _, m := range machines {
 		s := step{machine: m, hasEtcd: etcd.has(m)}
 		s.kind = machine.PlanHook(m, s.hasEtcd)
 		if s.kind == machine.HookReview {
-			s.basis = newBasis(m, w.Nodes, clusters)
+			s.basis = basisOf(m, w)
 		}
 		isDue := s.kind != machine.HookReview || c.reviewed[m.UID].isFollowedBy(s.basis, c.Tick)
 		if s.kind != machine.HookKeep && isDue {
@@ -95,7 +91,7 @@ func (c *Controller) newRound(w world.World, machines []machine.Object) (*round,
 	slices.SortStableFunc(r.steps, func(a, b step) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), c.reviewed[a.machine.UID].at.Compare(c.reviewed[b.machine.UID].at))
 	})
-	return r, nil
+	return r
 }
 
 // do makes one step.
