@@ -265,8 +265,8 @@ func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeS
 		if !exists {
 			continue
 		}
-		s.Nodes = append(s.Nodes, observation.NodeOf(node.Node))
-		if observation.IsLabelled(node.Node) && node.Spec.Unschedulable {
+		s.Nodes = append(s.Nodes, observation.NodeOf(node))
+		if observation.IsLabelled(node) && node.Spec.Unschedulable {
 			s.Cordoned = append(s.Cordoned, name)
 		}
 	}

@@ -19,27 +19,17 @@ import (
 )
 
 // A nodeIndex holds all Nodes of the cache by name.
-type nodeIndex map[string]nodeEntry
+type nodeIndex map[string]*corev1.Node
 
-// A nodeEntry is one Node with the members that its agent announces.
-type nodeEntry struct {
-	*corev1.Node
-	announced []evidence.MemberRef
-}
-
-// indexNodes parses the announcements, and logs those that it cannot parse.
+// indexNodes logs the announcements that cannot be parsed.
 func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 	index := make(nodeIndex, len(nodes))
 	for _, node := range nodes {
-		announced, err := observation.AnnouncedOn(node)
-		text := ""
-		if err != nil {
-			text = err.Error()
+		_, err := observation.AnnouncedOn(node)
+		if l.logged.ChangedErrorText("announcement/"+node.Name, err) && err != nil {
+			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", err)
 		}
-		if l.logged.Changed("announcement/"+node.Name, text) && text != "" {
-			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", text)
-		}
-		index[node.Name] = nodeEntry{Node: node, announced: announced}
+		index[node.Name] = node
 		l.breakGlass.record(node, l.Now())
 	}
 	return index
@@ -48,8 +38,8 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 // announcers returns, sorted, the names of the Nodes that announce a member of the cluster.
 func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 	var names []string
-	for name, entry := range n {
-		if slices.ContainsFunc(entry.announced, func(ref evidence.MemberRef) bool { return string(ref.Cluster) == c.Name }) {
+	for name, node := range n {
+		if announces(node, observation.ClusterIDOf(c)) {
 			names = append(names, name)
 		}
 	}
@@ -60,8 +50,8 @@ func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 // announcedClusters returns the clusters that each Node announces.
 func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
 	announced := map[string][]v1alpha1.ClusterID{}
-	for name, entry := range n {
-		for _, ref := range entry.announced {
+	for name, node := range n {
+		for _, ref := range announcedOn(node) {
 			announced[name] = append(announced[name], ref.Cluster)
 		}
 	}
@@ -73,7 +63,7 @@ func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
 func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {
 	found := make(map[string]clusterstore.LiveNode, len(names))
 	for _, name := range names {
-		found[name] = clusterstore.LiveNode{Node: n[name].Node}
+		found[name] = clusterstore.LiveNode{Node: n[name]}
 	}
 	return found
 }
@@ -82,10 +72,7 @@ func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode 
 // as they are now, and the others, of which only the addresses matter, as they are in the cache. It
 // fails if a Node could not be read, because a Node that is not in the result counts as gone.
 func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]observation.AnnouncingNode, error) {
-	current := make(map[string]*corev1.Node, len(n))
-	for name, entry := range n {
-		current[name] = entry.Node
-	}
+	current := maps.Clone(n)
 	for name, l := range live {
 		if l.Err != nil {
 			return nil, fmt.Errorf("reading node %q: %w", name, l.Err)
@@ -108,16 +95,21 @@ func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 		return nil // The usual case. This avoids comparing the addresses of all nodes.
 	}
 	var all []observation.AnnouncingNode
-	for _, entry := range n {
-		all = append(all, observation.NodeOf(entry.Node))
+	for _, node := range n {
+		all = append(all, observation.NodeOf(node))
 	}
 	return quorum.PossibleNodes(c, all)
 }
 
+// announcedOn returns the members that the Node announces: none if that cannot be parsed.
+func announcedOn(node *corev1.Node) []evidence.MemberRef {
+	announced, _ := observation.AnnouncedOn(node)
+	return announced
+}
+
 // announces reports whether the Node announces a member of the cluster.
 func announces(node *corev1.Node, id v1alpha1.ClusterID) bool {
-	return slices.ContainsFunc(observation.NodeOf(node).Announced,
-		func(ref evidence.MemberRef) bool { return ref.Cluster == id })
+	return slices.ContainsFunc(announcedOn(node), func(ref evidence.MemberRef) bool { return ref.Cluster == id })
 }
 
 // restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
@@ -134,8 +126,8 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	slices.Sort(names)
 	var lacking []observation.AnnouncingNode
 	for _, name := range slices.Compact(names) {
-		if n, exists := index[name]; exists && l.needsLabel(n.Node) {
-			lacking = append(lacking, observation.NodeOf(n.Node))
+		if n, exists := index[name]; exists && l.needsLabel(n) {
+			lacking = append(lacking, observation.NodeOf(n))
 		}
 	}
 	places := map[string][]place.Place{}
@@ -144,7 +136,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	}
 	var errs []error
 	for _, n := range lacking {
-		node, bound := index[n.Node].Node, place.Members(places[n.Node], place.Bound)
+		node, bound := index[n.Node], place.Members(places[n.Node], place.Bound)
 		members := place.Members(places[n.Node], by)
 		listed := observation.JoinIDs(members, ", ")
 		switch {
