@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -216,7 +218,11 @@ func overrideOf(uid types.UID, until time.Time) string {
 
 // TestTombstoneMessage checks the text about a deletion that no review saw.
 func TestTombstoneMessage(t *testing.T) {
-	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	synctest.Test(t, testTombstoneMessage)
+}
+
+func testTombstoneMessage(t *testing.T) {
+	now := time.Now() // midnight UTC 2000-01-01
 	g := v1alpha1.Grant{Node: "w1", NodeUID: "u1", Members: []v1alpha1.MemberID{"a"}}
 	node := func(uid types.UID, override string) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: uid}}
@@ -225,7 +231,7 @@ func TestTombstoneMessage(t *testing.T) {
 		}
 		return n
 	}
-	var m breakGlassMemory
+	m := breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)}
 	m.record(node("u1", ""), now)
 	m.record(node("u2", overrideOf("u2", now.Add(time.Minute))), now)
 	m.record(node("u1", overrideOf("u2", now.Add(time.Minute))), now) // void: for another UID
@@ -235,8 +241,11 @@ func TestTombstoneMessage(t *testing.T) {
 
 	m.record(node("u1", overrideOf("u1", now.Add(time.Minute))), now)
 	require.Contains(t, m.tombstoneMessage(g),
-		`had a break-glass override until 2026-05-01T12:01:00Z with the reason "the host burns"; the audit log`)
-	m.record(node("u3", overrideOf("u3", now.Add(3*time.Hour))), now.Add(2*time.Hour+30*time.Minute))
+		`had a break-glass override until 2000-01-01T00:01:00Z with the reason "the host burns"; the audit log`)
+	<-time.After(breakGlassTime + time.Minute - time.Second)
 	_, isKnown := m.of("u1")
+	require.True(t, isKnown)
+	<-time.After(2 * time.Second)
+	_, isKnown = m.of("u1")
 	require.False(t, isKnown, "forgotten")
 }

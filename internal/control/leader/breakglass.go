@@ -2,11 +2,11 @@ package leader
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -17,48 +17,35 @@ import (
 // the end, and the leader may notice that after a failover.
 const breakGlassTime = time.Hour
 
+// maxOverrides limits how many are remembered. A kubelet can set the annotation on its Node.
+const maxOverrides = 1000
+
 // breakGlassMemory remembers the break-glass overrides that the cache has shown, so that a
 // tombstone can explain the deletion of a Node that no review saw. It lives in the memory of a
 // replica: another replica, or a restarted one, knows less, and the tombstone then says less.
-type breakGlassMemory struct {
-	mu    sync.Mutex // guards byUID; the informer and the rounds of the leader use it
-	byUID map[types.UID]quorum.BreakGlass
-}
+type breakGlassMemory struct{ byUID *cache.LRUExpireCache }
 
-// record remembers a valid override on the Node, and forgets those that ended long ago.
-func (m *breakGlassMemory) record(node *corev1.Node, now time.Time) {
+// record remembers a valid override on the Node.
+func (m breakGlassMemory) record(node *corev1.Node, now time.Time) {
 	annotation, isSet := node.Annotations[quorum.BreakGlassAnnotation]
 	if !isSet {
 		return
 	}
-	b, err := quorum.ParseBreakGlass(annotation, node.UID, now)
-	if err != nil {
-		return
+	if b, err := quorum.ParseBreakGlass(annotation, node.UID, now); err == nil {
+		m.byUID.Add(node.UID, b, b.Until.Sub(now)+breakGlassTime)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.byUID == nil {
-		m.byUID = map[types.UID]quorum.BreakGlass{}
-	}
-	for uid, known := range m.byUID {
-		if now.Sub(known.Until) > breakGlassTime {
-			delete(m.byUID, uid)
-		}
-	}
-	m.byUID[node.UID] = b
 }
 
 // of returns the override that was last seen on the Node with this UID.
-func (m *breakGlassMemory) of(uid types.UID) (b quorum.BreakGlass, isKnown bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b, isKnown = m.byUID[uid]
+func (m breakGlassMemory) of(uid types.UID) (b quorum.BreakGlass, isKnown bool) {
+	value, _ := m.byUID.Get(uid)
+	b, isKnown = value.(quorum.BreakGlass)
 	return b, isKnown
 }
 
 // tombstoneMessage describes what is known about a Node that is gone although no review allowed its
 // deletion. A break-glass override explains that, but its annotation names no user.
-func (m *breakGlassMemory) tombstoneMessage(g v1alpha1.Grant) string {
+func (m breakGlassMemory) tombstoneMessage(g v1alpha1.Grant) string {
 	how := "its deletion was not reviewed, for example because the webhook did not answer"
 	if b, isKnown := m.of(g.NodeUID); isKnown {
 		how = fmt.Sprintf("its deletion was not reviewed, but it had a break-glass override until %s with the reason %q",

@@ -32,7 +32,9 @@ type healthProof struct {
 type grantRecord struct {
 	doors []quorum.OpenDoor
 	first time.Time
-	// gone is when the leader first read that the grant's Node is gone.
+	// gone is when the leader first read that the grant's Node is gone. A finalizer may keep the Node
+	// long after the deletion was allowed, and its machine may join again when the Node is gone. A new
+	// leader starts again.
 	gone time.Time
 	// why is the reason to end that every probe since then has found. It is empty without one.
 	why   string
@@ -78,48 +80,33 @@ func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 	})
 }
 
-// noteGrants records when each grant was first seen as it is now. The time in the grant is by
-// the clock of the replica that wrote it, which may be far behind the leader's.
-func (s *clusterState) noteGrants(grants []v1alpha1.Grant, now time.Time) {
+// noteGrants records when each grant was first seen as it is now, and its Node to be gone. The time
+// in the grant is by the clock of the replica that wrote it, which may be far behind the leader's.
+func (s *clusterState) noteGrants(
+	grants []v1alpha1.Grant, nodes map[string]observation.NodeState, now time.Time,
+) {
 	records := make(map[types.UID]grantRecord, len(grants))
 	for _, g := range grants {
 		record, ok := s.grants[g.NodeUID]
 		if doors := quorum.Doors(g); !ok || !quorum.AreSame(record.doors, doors) {
 			record = grantRecord{doors: doors, first: now}
 		}
+		switch node := nodes[g.Node]; {
+		case !node.Known:
+		case node.UID == g.NodeUID:
+			record.gone = time.Time{}
+		case record.gone.IsZero():
+			record.gone = now
+		}
 		records[g.NodeUID] = record
 	}
 	s.grants = records
 }
 
-// noteGone records when the Node of the grant was first seen to be gone.
-func (s *clusterState) noteGone(g v1alpha1.Grant, node observation.NodeState, now time.Time) {
-	record := s.grants[g.NodeUID]
-	switch {
-	case !node.Known:
-	case node.UID == g.NodeUID:
-		record.gone = time.Time{}
-	case record.gone.IsZero():
-		record.gone = now
-	}
-	s.grants[g.NodeUID] = record
-}
-
-// openedAt returns when the last door of a grant was opened, by the later of two clocks: that of
-// the grant, and that of the leader, which first read it then. So a duration counted from it has
-// passed by either clock. If a grant is further ahead than a write takes, its time or the leader's
-// clock is wrong. It existed when the leader first read it, so its age counts from there: the
-// leader's clock is monotonic while the process lives.
-func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
-	opened, first := quorum.LastOpened(g).Time, s.grants[g.NodeUID].first
-	if !first.IsZero() && (first.After(opened) || opened.Sub(first) > maxAhead) {
-		return first
-	}
-	return opened
-}
-
-// allowedAt returns when the grant was allowed, for metrics: its own time, which outlives a change
-// of leaders, unless that is too far ahead (see openedAt).
+// allowedAt returns when the last door of a grant was opened, by the clock of the replica that
+// wrote it, which outlives a change of leaders. If that is further ahead than a write takes, the
+// time or the leader's clock is wrong. The grant existed when the leader first read it, so its age
+// counts from there: the leader's clock is monotonic while the process lives.
 func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
 	opened, first := quorum.LastOpened(g).Time, s.grants[g.NodeUID].first
 	if !first.IsZero() && opened.Sub(first) > maxAhead {
@@ -128,22 +115,19 @@ func (s *clusterState) allowedAt(g v1alpha1.Grant) time.Time {
 	return opened
 }
 
-// leavingSince returns openedAt, or when the leader first read that the Node is gone, if that is
-// later. A finalizer may keep the Node long after the deletion was allowed, and its machine may
-// join again when the Node is gone. A new leader starts again.
-func (s *clusterState) leavingSince(g v1alpha1.Grant) time.Time {
-	opened, gone := s.openedAt(g), s.grants[g.NodeUID].gone
-	if gone.After(opened) {
-		return gone
-	}
-	return opened
+// openedAt returns allowedAt, or when the leader first read the grant, if that is later. So a
+// duration counted from it has passed by either clock.
+func (s *clusterState) openedAt(g v1alpha1.Grant) time.Time {
+	return latest(s.allowedAt(g), s.grants[g.NodeUID].first)
 }
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 // resolveGrants ends the grants for which a reason to end has held long enough, in every probe
 // since it was first found.
 func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterState) error {
 	now := l.Now()
-	s.noteGrants(v.Cluster.Spec.Grants, now)
+	s.noteGrants(v.Cluster.Spec.Grants, v.Nodes, now)
 	since := make(map[v1alpha1.MemberID]time.Time, len(s.proven))
 	for id, p := range s.proven {
 		since[id] = p.since
@@ -151,12 +135,11 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	grants := v.Cluster.Spec.Grants
 	var ended []v1alpha1.Grant
 	for _, g := range v.Cluster.Spec.Grants {
+		record := s.grants[g.NodeUID]
 		evidence := membership.ResolveEvidence{
 			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
+			Opened: latest(s.openedAt(g), record.gone),
 		}
-		s.noteGone(g, evidence.Node, now)
-		evidence.Opened = s.leavingSince(g)
-		record := s.grants[g.NodeUID]
 		isResolved, why := l.resolve(ctx, v, g, evidence)
 		switch {
 		case !isResolved:
@@ -210,7 +193,7 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	states := l.Store.LiveStates(ctx, clusterstore.NodeNames(c))
 	grants, bindings, ok := membership.ResolveByHand(c, types.UID(named), states)
 	now := l.Now()
-	s.noteGrants(c.Spec.Grants, now)
+	s.noteGrants(c.Spec.Grants, states, now)
 	isYoung := at >= 0 && now.Sub(s.openedAt(c.Spec.Grants[at])) < quorum.ResolveByHandAfter
 	var ops []clusterstore.Operation
 	if ok && !isYoung {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -117,7 +118,10 @@ func newLeader(o Options) (*Leader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Leader{Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{}}
+	l := &Leader{
+		Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{},
+		breakGlass: breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)},
+	}
 	return l, l.Store.Nodes.OnChange(func(_, node *corev1.Node) {
 		if node != nil {
 			l.breakGlass.record(node, l.Now()) // The Node may be gone before the next round.

@@ -107,7 +107,7 @@ func TestOldestGrant(t *testing.T) {
 				{NodeUID: "u", Delete: &v1alpha1.Door{Time: metav1.NewTime(test.granted)}},
 			}
 			s := &clusterState{}
-			s.noteGrants(c.Spec.Grants, noon)
+			s.noteGrants(c.Spec.Grants, nil, noon)
 			require.Equal(t, test.want, resultOf(c, s).grants[grantOfDeletion].oldest)
 		})
 	}

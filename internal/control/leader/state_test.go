@@ -191,24 +191,24 @@ func TestGrantAge(t *testing.T) {
 		return v1alpha1.Grant{NodeUID: "u", Delete: &v1alpha1.Door{Time: metav1.NewTime(now.Add(-ago))}}
 	}
 	slow, ahead, fast := grant(time.Hour), grant(-maxAhead), grant(-time.Hour)
-	m.noteGrants([]v1alpha1.Grant{slow}, now)
-	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(time.Minute))
+	m.noteGrants([]v1alpha1.Grant{slow}, nil, now)
+	m.noteGrants([]v1alpha1.Grant{slow}, nil, now.Add(time.Minute))
 	require.Equal(t, now, m.openedAt(slow), "the writer's clock is an hour behind")
-	m.noteGrants([]v1alpha1.Grant{ahead}, now)
+	m.noteGrants([]v1alpha1.Grant{ahead}, nil, now)
 	require.Equal(t, ahead.Delete.Time.Time, m.openedAt(ahead), "the writer's clock is slightly ahead")
 	require.Equal(t, fast.Delete.Time.Time, (&clusterState{}).openedAt(fast), "the leader has not read the grant yet")
-	m.noteGrants([]v1alpha1.Grant{fast}, now.Add(2*time.Minute))
+	m.noteGrants([]v1alpha1.Grant{fast}, nil, now.Add(2*time.Minute))
 	require.Equal(t, now.Add(2*time.Minute), m.openedAt(fast),
 		"the writer's clock is an hour ahead; its time would keep the grant too long")
 	renewed := *fast.DeepCopy()
 	renewed.Drain, renewed.Delete.Time = fast.Delete.DeepCopy(), metav1.NewTime(now.Add(2*time.Hour))
-	m.noteGrants([]v1alpha1.Grant{renewed}, now.Add(4*time.Minute))
+	m.noteGrants([]v1alpha1.Grant{renewed}, nil, now.Add(4*time.Minute))
 	renewed.Drain = &v1alpha1.Door{Time: metav1.NewTime(now.Add(10 * time.Minute))}
-	m.noteGrants([]v1alpha1.Grant{renewed}, now.Add(10*time.Minute))
+	m.noteGrants([]v1alpha1.Grant{renewed}, nil, now.Add(10*time.Minute))
 	require.Equal(t, now.Add(10*time.Minute), m.openedAt(renewed),
 		"F98 a door that was opened by a clock ahead hides no later one")
-	m.noteGrants(nil, now)
-	m.noteGrants([]v1alpha1.Grant{slow}, now.Add(3*time.Minute))
+	m.noteGrants(nil, nil, now)
+	m.noteGrants([]v1alpha1.Grant{slow}, nil, now.Add(3*time.Minute))
 	require.Equal(t, now.Add(3*time.Minute), m.openedAt(slow),
 		"a grant that was removed and written again is new")
 }
