@@ -91,7 +91,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 	if s.probe == nil || s.subject == nil || !apiequality.Semantic.DeepEqual(subject, *s.subject) {
 		return true
 	}
-	every := l.CalmTick
+	every := calmTick
 	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
 	if len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()) {
 		every = l.Tick
@@ -127,7 +127,7 @@ func (l *Leader) probeAndWrite(
 	nodes := l.Store.LiveNodesNamed(ctx,
 		slices.Concat(clusterstore.NodeNames(c), index.announcers(c), clusterstore.BoundNodeNames(possible)))
 	view := quorum.View{Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: possible}
-	s.addProofs(view, l.Now(), 2*l.CalmTick)
+	s.addProofs(view, l.Now(), 2*calmTick)
 	s.addReturns(view, l.Now())
 	all, err := index.announcingNodes(nodes)
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -29,9 +30,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// maxParallelClusters bounds how many clusters are reconciled at the same time. Each may wait
-// for agents that do not answer.
-const maxParallelClusters = 4
+const (
+	// maxParallelClusters bounds how many clusters are reconciled at the same time. Each may wait
+	// for agents that do not answer.
+	maxParallelClusters = 4
+	// maxClustersPerNode is how many EtcdClusters are created from the announcements of one Node: kOps
+	// runs two etcd clusters.
+	maxClustersPerNode = 2
+	// calmTick is the time between two probes of a cluster that does not change.
+	calmTick = time.Minute
+)
 
 // Options configure a Leader. Store, Log and Registerer are required.
 type Options struct {
@@ -43,8 +51,6 @@ type Options struct {
 	// Tick is the time between two rounds if nothing wakes the loop, and between two probes of a
 	// cluster with open grants. Default 15 s.
 	Tick time.Duration
-	// CalmTick is the time between two probes of a cluster that does not change. Default 1 min.
-	CalmTick time.Duration
 	// Pause is the shortest time between two rounds. Default 1 s.
 	Pause time.Duration
 	// ResolveAfter is how long the reason to end a grant must hold. Default 30 s.
@@ -52,9 +58,6 @@ type Options struct {
 	// MaxClusters is the number of EtcdClusters at which a further one is created only in place of
 	// one without bindings. Default 16.
 	MaxClusters int
-	// MaxClustersPerNode is how many are created from the announcements of one Node.
-	// Default 2: kOps runs two etcd clusters.
-	MaxClustersPerNode int
 	// RecordEvent records an event on an EtcdCluster or a Node; nil records none. Several goroutines
 	// call it.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
@@ -67,13 +70,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Wait = cmp.Or(o.Wait, 3*time.Second)
-	o.Tick = cmp.Or(o.Tick, 15*time.Second)
-	o.CalmTick = cmp.Or(o.CalmTick, time.Minute)
-	o.Pause = cmp.Or(o.Pause, time.Second)
-	o.ResolveAfter = cmp.Or(o.ResolveAfter, 30*time.Second)
+	o.Wait, o.Tick = cmp.Or(o.Wait, 3*time.Second), cmp.Or(o.Tick, 15*time.Second)
+	o.Pause, o.ResolveAfter = cmp.Or(o.Pause, time.Second), cmp.Or(o.ResolveAfter, 30*time.Second)
 	o.MaxClusters = cmp.Or(o.MaxClusters, 16)
-	o.MaxClustersPerNode = cmp.Or(o.MaxClustersPerNode, 2)
 	if o.RecordEvent == nil {
 		o.RecordEvent = func(*corev1.ObjectReference, string, string, string) {}
 	}
@@ -114,13 +113,12 @@ func New(o Options) (world.Controller, error) {
 
 // newLeader returns a Leader that notes the break-glass overrides of the Nodes from now on.
 func newLeader(o Options) (*Leader, error) {
-	m, err := newMetrics(o.Registerer)
-	if err != nil {
-		return nil, err
-	}
 	l := &Leader{
-		Options: o.withDefaults(), metrics: m, wake: loop.NewSignal(), states: map[types.UID]*clusterState{},
+		Options: o.withDefaults(), metrics: &metrics{}, wake: loop.NewSignal(), states: map[types.UID]*clusterState{},
 		breakGlass: breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)},
+	}
+	if err := o.Registerer.Register(l.metrics); err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	return l, l.Store.Nodes.OnChange(func(_, node *corev1.Node) {
 		if node != nil {

@@ -1,7 +1,8 @@
 package leader
 
 import (
-	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,13 +16,6 @@ import (
 // metrics is the prometheus.Collector of a Leader. It exports what the last round found. A replica
 // that does not lead exports only that it does not, because old numbers would mislead.
 type metrics struct {
-	leading, openGrants, ignored *prometheus.Desc
-	known, voters, healthy       *prometheus.Desc
-	quorum, expendable           *prometheus.Desc
-	withoutNode, unseen, alarms  *prometheus.Desc
-	zoneVoters, zoneHolds        *prometheus.Desc
-	grants, oldestGrant          *prometheus.Desc
-
 	mu    sync.Mutex
 	round *roundResult // nil while the replica does not lead
 }
@@ -37,7 +31,8 @@ type clusterResult struct {
 	name     string
 	overview quorum.Overview
 	zones    []quorum.ZoneShare
-	grants   map[string]grantCount // by the values of the label "reason"
+	// grants has when each open grant was allowed, by the values of the label "reason".
+	grants map[string][]time.Time
 }
 
 // The values of the label "reason": what a grant allowed.
@@ -46,54 +41,6 @@ const (
 	grantOfDrain    = "Drain"
 )
 
-// A grantCount is the number of open grants with one reason, and the time of the oldest.
-type grantCount struct {
-	open   int
-	oldest time.Time
-}
-
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	perCluster := func(name, help string, labels ...string) *prometheus.Desc {
-		return desc(name, help, append([]string{"etcd_cluster"}, labels...)...)
-	}
-	m := &metrics{
-		leading: desc("holdfast_webhook_leading",
-			"Whether this replica leads (1) or not (0). Only the leader exports the metrics of etcd clusters."),
-		openGrants: desc("holdfast_webhook_open_grants", "Grants that are not resolved. Only the leader exports it."),
-		ignored: desc("holdfast_webhook_observations_ignored",
-			"Ignored observations of agents, by reason. Only the leader exports it.", "reason"),
-		known: perCluster("holdfast_etcd_list_known",
-			"Whether agents have answered with a member list that a quorum confirmed (1) or not (0). "+
-				"Without a list, there are no numbers of voters."),
-		voters:  perCluster("holdfast_etcd_voters", "Voters of the etcd cluster, including those that never started."),
-		healthy: perCluster("holdfast_etcd_healthy_voters", "Voters that are proven healthy, and neither lost nor away."),
-		quorum:  perCluster("holdfast_etcd_quorum_voters", "Healthy voters that the etcd cluster needs."),
-		expendable: perCluster("holdfast_etcd_expendable_voters",
-			"Healthy voters that the etcd cluster can lose. The tolerance of the webhook is not subtracted."),
-		withoutNode: perCluster("holdfast_etcd_members_without_node",
-			"Members of the etcd cluster that run on no Node of this Kubernetes cluster, as far as known."),
-		unseen: perCluster("holdfast_etcd_members_unseen",
-			"Members on a Node whose agent has not answered the last probe request."),
-		alarms: perCluster("holdfast_etcd_alarms",
-			"Members with an alarm of etcd, by alarm. Absent if no agent could read the alarms.", "alarm"),
-		zoneVoters: perCluster("holdfast_etcd_zone_voters", "Voters of the etcd cluster in a zone.", "zone"),
-		zoneHolds: perCluster("holdfast_etcd_zone_holds_quorum",
-			"Whether fewer voters than quorum are outside of the zone (1) or not (0). It is 0 if the nodes of the "+
-				"Kubernetes cluster are in one zone, and for one or two voters.", "zone"),
-		grants: perCluster("holdfast_etcd_grants",
-			"Grants that are not resolved, by what was allowed: Deletion or Drain.", "reason"),
-		oldestGrant: perCluster("holdfast_etcd_oldest_grant_timestamp_seconds",
-			"When the oldest open grant was last allowed, in seconds since the epoch. Absent without a grant.", "reason"),
-	}
-	if err := r.Register(m); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
-	return m, nil
-}
-
 // Describe implements prometheus.Collector. It describes nothing, because most metrics come and go.
 func (*metrics) Describe(chan<- *prometheus.Desc) {}
 
@@ -101,64 +48,100 @@ func (*metrics) Describe(chan<- *prometheus.Desc) {}
 func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	all := samples{to: to}
+	all.send("holdfast_webhook_leading",
+		"Whether this replica leads (1) or not (0). Only the leader exports the metrics of etcd clusters.",
+		one(m.round != nil))
 	if m.round == nil {
-		send(to, m.leading, 0)
 		return
 	}
-	send(to, m.leading, 1)
 	for _, reason := range observation.IgnoredReasons() {
-		send(to, m.ignored, float64(m.round.ignored[reason]), string(reason))
+		all.with("reason", string(reason)).send("holdfast_webhook_observations_ignored",
+			"Ignored observations of agents, by reason. Only the leader exports it.", m.round.ignored[reason])
 	}
 	open := 0
 	for _, c := range m.round.clusters {
-		m.collectCluster(to, c)
-		for _, count := range c.grants {
-			open += count.open
+		c.collect(all.with("etcd_cluster", c.name))
+		for _, times := range c.grants {
+			open += len(times)
 		}
 	}
-	send(to, m.openGrants, float64(open))
+	all.send("holdfast_webhook_open_grants", "Grants that are not resolved. Only the leader exports it.", open)
 }
 
-func (m *metrics) collectCluster(to chan<- prometheus.Metric, c clusterResult) {
+func (c clusterResult) collect(s samples) {
 	o := c.overview
-	send(to, m.withoutNode, float64(len(o.WithoutNode)), c.name)
-	send(to, m.unseen, float64(len(o.Unseen)), c.name)
+	s.send("holdfast_etcd_members_without_node",
+		"Members of the etcd cluster that run on no Node of this Kubernetes cluster, as far as known.", len(o.WithoutNode))
+	s.send("holdfast_etcd_members_unseen",
+		"Members on a Node whose agent has not answered the last probe request.", len(o.Unseen))
 	for _, reason := range []string{grantOfDeletion, grantOfDrain} {
-		count := c.grants[reason]
-		send(to, m.grants, float64(count.open), c.name, reason)
-		if count.open > 0 {
-			send(to, m.oldestGrant, float64(count.oldest.Unix()), c.name, reason)
+		times, s := c.grants[reason], s.with("reason", reason)
+		s.send("holdfast_etcd_grants",
+			"Grants that are not resolved, by what was allowed: Deletion or Drain.", len(times))
+		if len(times) > 0 {
+			s.send("holdfast_etcd_oldest_grant_timestamp_seconds",
+				"When the oldest open grant was last allowed, in seconds since the epoch. Absent without a grant.",
+				int(slices.MinFunc(times, time.Time.Compare).Unix()))
 		}
 	}
 	if o.Alarms != nil {
 		for _, alarm := range quorum.Alarms() {
-			send(to, m.alarms, float64(len(o.Alarms[alarm])), c.name, alarm)
+			s.with("alarm", alarm).send("holdfast_etcd_alarms",
+				"Members with an alarm of etcd, by alarm. Absent if no agent could read the alarms.", len(o.Alarms[alarm]))
 		}
 	}
-	if !o.Known {
-		send(to, m.known, 0, c.name)
-		return
+	s.send("holdfast_etcd_list_known",
+		"Whether agents have answered with a member list that a quorum confirmed (1) or not (0). "+
+			"Without a list, there are no numbers of voters.", one(o.Known))
+	if o.Known {
+		c.collectVoters(s)
 	}
-	send(to, m.known, 1, c.name)
-	send(to, m.voters, float64(o.Voters), c.name)
-	send(to, m.healthy, float64(o.Healthy), c.name)
-	send(to, m.quorum, float64(o.Quorum), c.name)
-	send(to, m.expendable, float64(o.MayLose), c.name)
+}
+
+func (c clusterResult) collectVoters(s samples) {
+	o := c.overview
+	s.send("holdfast_etcd_voters", "Voters of the etcd cluster, including those that never started.", o.Voters)
+	s.send("holdfast_etcd_healthy_voters", "Voters that are proven healthy, and neither lost nor away.", o.Healthy)
+	s.send("holdfast_etcd_quorum_voters", "Healthy voters that the etcd cluster needs.", o.Quorum)
+	s.send("holdfast_etcd_expendable_voters",
+		"Healthy voters that the etcd cluster can lose. The tolerance of the webhook is not subtracted.", o.MayLose)
 	for _, z := range c.zones {
 		if z.Zone == "" || z.Voters == 0 {
 			continue
 		}
-		holds := 0.0
-		if z.HoldsQuorum {
-			holds = 1
-		}
-		send(to, m.zoneVoters, float64(z.Voters), c.name, z.Zone)
-		send(to, m.zoneHolds, holds, c.name, z.Zone)
+		s := s.with("zone", z.Zone)
+		s.send("holdfast_etcd_zone_voters", "Voters of the etcd cluster in a zone.", z.Voters)
+		s.send("holdfast_etcd_zone_holds_quorum",
+			"Whether fewer voters than quorum are outside of the zone (1) or not (0). It is 0 if the nodes of the "+
+				"Kubernetes cluster are in one zone, and for one or two voters.", one(z.HoldsQuorum))
 	}
 }
 
-func send(to chan<- prometheus.Metric, d *prometheus.Desc, value float64, labels ...string) {
-	to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+// samples sends gauges with the same labels.
+type samples struct {
+	to     chan<- prometheus.Metric
+	labels prometheus.Labels
+}
+
+// with returns samples with one more label.
+func (s samples) with(label, value string) samples {
+	labels := prometheus.Labels{label: value}
+	maps.Copy(labels, s.labels)
+	return samples{s.to, labels}
+}
+
+func (s samples) send(name, help string, value int) {
+	desc := prometheus.NewDesc(name, help, nil, s.labels)
+	s.to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
+}
+
+// one returns 1 for true, and 0 for false.
+func one(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // set replaces what is exported. A nil result means that the replica does not lead.
@@ -175,19 +158,13 @@ func resultOf(cached *v1alpha1.EtcdCluster, s *clusterState) clusterResult {
 	if s.probe != nil {
 		c = s.probe.Result().Cluster
 	}
-	r := clusterResult{name: c.Name, overview: s.overview, zones: s.zones, grants: map[string]grantCount{}}
+	r := clusterResult{name: c.Name, overview: s.overview, zones: s.zones, grants: map[string][]time.Time{}}
 	for _, g := range c.Spec.Grants {
 		reason := grantOfDeletion
 		if quorum.IsDrainOnly(g) {
 			reason = grantOfDrain
 		}
-		count := r.grants[reason]
-		allowed := s.allowedAt(g)
-		if count.open == 0 || allowed.Before(count.oldest) {
-			count.oldest = allowed
-		}
-		count.open++
-		r.grants[reason] = count
+		r.grants[reason] = append(r.grants[reason], s.allowedAt(g))
 	}
 	return r
 }

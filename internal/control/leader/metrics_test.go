@@ -22,9 +22,8 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry)
-	require.NoError(t, err)
+	registry, m := prometheus.NewRegistry(), &metrics{}
+	require.NoError(t, registry.Register(m))
 	noon := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) *v1alpha1.Door { return &v1alpha1.Door{Time: metav1.NewTime(noon.Add(-d))} }
 	seen, unseen := &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdCluster{}
@@ -108,7 +107,7 @@ func TestOldestGrant(t *testing.T) {
 			}
 			s := &clusterState{}
 			s.noteGrants(c.Spec.Grants, nil, noon)
-			require.Equal(t, test.want, resultOf(c, s).grants[grantOfDeletion].oldest)
+			require.Equal(t, test.want, resultOf(c, s).grants[grantOfDeletion][0])
 		})
 	}
 }

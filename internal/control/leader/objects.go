@@ -17,7 +17,7 @@ import (
 // agents to report.
 func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
 	create, waiting := membership.PlanObjects(existing, index.announcedClusters(),
-		membership.ObjectLimits{Total: l.MaxClusters, PerNode: l.MaxClustersPerNode})
+		membership.ObjectLimits{Total: l.MaxClusters, PerNode: maxClustersPerNode})
 	waits := map[v1alpha1.ClusterID]bool{}
 	for _, w := range waiting {
 		if waits[w.ID] = true; !l.waiting[w.ID] {
@@ -27,14 +27,10 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 	l.waiting = waits
 	var errs []error
 	for _, object := range create {
-		switch err := l.createAnnounced(ctx, object); {
-		case errors.Is(err, errNotAnnounced):
-			continue // The cache will deliver the new version of the Node.
-		case apierrors.IsAlreadyExists(err):
+		switch isCreated, err := l.createAnnounced(ctx, object); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("creating etcd cluster %s: %w", object.ID, err))
-			continue
-		default:
+		case isCreated:
 			l.Log.Info("created an EtcdCluster for an announced etcd cluster", "etcd_cluster", object.ID, "node", object.Node)
 		}
 	}
@@ -56,22 +52,20 @@ func (l *Leader) reportWaiting(w membership.WaitingCluster, index nodeIndex) {
 	}
 }
 
-var errNotAnnounced = errors.New("the node no longer announces the etcd cluster")
-
-// createAnnounced creates the EtcdCluster if the Node still announces it. The Node is read without
-// the cache. Otherwise the leader would create an EtcdCluster again that an operator deletes just
-// after the announcement was removed.
-func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObject) error {
+// createAnnounced creates the EtcdCluster if it does not exist, and if the Node still announces it.
+// The Node is read without the cache. Otherwise the leader would create an EtcdCluster again that
+// an operator deletes just after the announcement was removed.
+func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObject) (isCreated bool, err error) {
 	live := l.Store.LiveNodesNamed(ctx, []string{object.Node})[object.Node]
 	if live.Err != nil {
-		return fmt.Errorf("reading node %q: %w", object.Node, live.Err)
+		return false, fmt.Errorf("reading node %q: %w", object.Node, live.Err)
 	}
 	if live.Node == nil || !announces(live.Node, object.ID) {
-		return errNotAnnounced
+		return false, nil
 	}
 	if old := object.Replaces; old != nil {
 		if err := l.Store.Delete(ctx, old); err != nil {
-			return fmt.Errorf("making room: %w", err)
+			return false, fmt.Errorf("making room: %w", err)
 		}
 		l.Log.Warn("deleted an EtcdCluster without bindings, to make room",
 			"etcd_cluster", old.Name, "made_for", old.Annotations[membership.MadeForAnnotation], "room_for", object.ID)
@@ -79,5 +73,9 @@ func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObjec
 	c := &v1alpha1.EtcdCluster{}
 	c.Name = string(object.ID)
 	c.Annotations = map[string]string{membership.MadeForAnnotation: object.Node}
-	return l.Store.Create(ctx, c)
+	err = l.Store.Create(ctx, c)
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil
+	}
+	return err == nil, err
 }

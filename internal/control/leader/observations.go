@@ -59,17 +59,12 @@ func (l *Leader) keepObservations(
 		if slices.Contains(observed, node) {
 			continue
 		}
-		err := l.Store.CreateObservation(ctx, c, node)
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := l.Store.CreateObservation(ctx, c, node); err != nil && !apierrors.IsAlreadyExists(err) {
 			errs = append(errs, fmt.Errorf("creating the EtcdObservation of node %q in etcd cluster %s: %w", node, c.Name, err))
 		}
 	}
-	var unwanted []*v1alpha1.EtcdObservation
-	for _, o := range existing {
-		if !slices.Contains(wanted, o.Node) {
-			unwanted = append(unwanted, o)
-		}
-	}
+	unwanted := slices.DeleteFunc(slices.Clone(existing),
+		func(o *v1alpha1.EtcdObservation) bool { return slices.Contains(wanted, o.Node) })
 	return errors.Join(append(errs, l.deleteUnwanted(ctx, c, unwanted))...)
 }
 

@@ -41,14 +41,17 @@ func TestAnnouncingNodes(t *testing.T) {
 func TestWaitingClusters(t *testing.T) {
 	var events []string
 	l := &Leader{Options: Options{
-		MaxClusters: 1, MaxClustersPerNode: 1, Log: slog.New(slog.DiscardHandler),
+		MaxClusters: 1, Log: slog.New(slog.DiscardHandler),
 		RecordEvent: func(_ *corev1.ObjectReference, _, _, message string) {
 			events = append(events, strings.Fields(message)[2])
 		},
 	}}
-	existing := []*v1alpha1.EtcdCluster{{ObjectMeta: metav1.ObjectMeta{
-		Name: "a", Annotations: map[string]string{membership.MadeForAnnotation: "worker"},
-	}}}
+	var existing []*v1alpha1.EtcdCluster
+	for _, name := range []string{"a1", "a2"} {
+		existing = append(existing, &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: map[string]string{membership.MadeForAnnotation: "worker"},
+		}})
+	}
 	for _, id := range []v1alpha1.ClusterID{"b", "b", "c", "b"} {
 		worker := &corev1.Node{}
 		worker.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
@@ -215,9 +218,9 @@ func TestGrantAge(t *testing.T) {
 
 func TestIgnoredObservations(t *testing.T) {
 	registry, log := prometheus.NewRegistry(), &bytes.Buffer{}
-	m, err := newMetrics(registry)
-	require.NoError(t, err)
+	m := &metrics{}
 	l := &Leader{Options: Options{Log: slog.New(slog.NewTextHandler(log, nil))}.withDefaults(), metrics: m}
+	require.NoError(t, registry.Register(m))
 	c := &v1alpha1.EtcdCluster{}
 	c.Name, c.UID = "c1", "u"
 	c.Observations = []v1alpha1.Observation{
