@@ -10,11 +10,13 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -30,6 +32,8 @@ const (
 	// rememberedEvents is how many events client-go keeps, with their texts, to count repeated ones.
 	// Its default of 4096 took 13 MB with texts of 1 KB.
 	rememberedEvents = 256
+	// maxZones is how many zones of Nodes share their labels.
+	maxZones = 100
 )
 
 // run waits for the API server, then builds the parts and runs them until ctx ends and the
@@ -44,7 +48,12 @@ func (r replica) run(ctx context.Context, setReady func(func() error)) error {
 		return fmt.Errorf("registering the API types: %w", err)
 	}
 	var err error
-	if r.manager, err = r.newManager(objects); err != nil {
+	// The summary of SPC reads labels and conditions of all Nodes.
+	trimmer := clusterstore.Trimmer{
+		Departures: r.departures, ZoneLabel: r.zoneLabel, Zones: utilcache.NewLRUExpireCache(maxZones),
+		KeepMetadata: isSPCConfigured(r.spc),
+	}
+	if r.manager, err = r.newManager(objects, trimmer.CacheOptions()); err != nil {
 		return err
 	}
 	// The recorder must outlive ctx: the last reviews are answered after ctx has ended.
@@ -58,7 +67,7 @@ func (r replica) run(ctx context.Context, setReady func(func() error)) error {
 	r.recorder = events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"})
 	r.store, err = clusterstore.New(ctx, clusterstore.Options{
 		Client: r.manager.GetClient(), Reader: r.manager.GetAPIReader(), Cache: r.manager.GetCache(),
-		MinRemainingTolerance: r.tolerance, Departures: r.departures, ZoneLabel: r.zoneLabel, Registerer: r.registry,
+		MinRemainingTolerance: r.tolerance, Trimmer: trimmer, Registerer: r.registry,
 	})
 	if err != nil {
 		return err
@@ -72,21 +81,16 @@ func (r replica) run(ctx context.Context, setReady func(func() error)) error {
 
 // newManager returns the manager of caches and leader election. The manager opens no
 // ports: its servers would cut off running reviews on shutdown.
-func (r replica) newManager(objects *runtime.Scheme) (manager.Manager, error) {
+func (r replica) newManager(objects *runtime.Scheme, caches cache.Options) (manager.Manager, error) {
 	// These times are long because the API server may use the etcd cluster under review,
 	// which needs seconds to elect a leader. A webhook that stops gives its Lease back,
 	// so the next leader does not wait.
 	renew, retry := r.leaseDuration*2/3, r.leaseDuration/12
 	grace := drainTime
-	// The summary of SPC reads labels and conditions of all Nodes.
-	trimmer := clusterstore.Trimmer{
-		Departures: r.departures, ZoneLabel: r.zoneLabel, Zones: &clusterstore.ZoneLabels{},
-		KeepMetadata: isSPCConfigured(r.spc),
-	}
 	m, err := manager.New(r.api, manager.Options{
 		Scheme:         objects,
 		Logger:         logr.FromSlogHandler(r.log.With("library", "controller-runtime").Handler()),
-		Cache:          trimmer.CacheOptions(),
+		Cache:          caches,
 		LeaderElection: r.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: r.namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &r.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		GracefulShutdownTimeout: &grace,

@@ -61,16 +61,15 @@ func (s *Store) sharedNodes(ctx context.Context) ([]*corev1.Node, error) {
 }
 
 // ZoneOf returns the zone of a Node, empty if it has none.
-func (s *Store) ZoneOf(n *corev1.Node) string { return n.Labels[s.zoneLabel] }
+func (s *Store) ZoneOf(n *corev1.Node) string { return n.Labels[s.trimmer.ZoneLabel] }
 
 // LiveNodes lists the Nodes of the API server for which isWanted returns true, or all if it is nil.
-// It reads them in pages, and trims them as a Trimmer does.
+// It reads them in pages, and trims them as the cache does.
 func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error) {
 	page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		list := &corev1.NodeList{}
 		return list, s.reader.List(ctx, list, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 	}
-	trimmer := Trimmer{Departures: s.departures, ZoneLabel: s.zoneLabel}
 	nodes, _, err := apiaccess.ListPages(ctx, page, func(object runtime.Object) (*corev1.Node, bool, error) {
 		node, ok := object.(*corev1.Node)
 		switch {
@@ -79,7 +78,7 @@ func (s *Store) LiveNodes(ctx context.Context, isWanted func(*corev1.Node) bool)
 		case isWanted != nil && !isWanted(node):
 			return nil, false, nil
 		}
-		return trimmer.trimNode(node), true, nil
+		return s.trimmer.trimNode(node), true, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)

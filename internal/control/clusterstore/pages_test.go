@@ -131,7 +131,9 @@ func (a *nodesAPI) watchOf(r *http.Request) <-chan struct{} {
 }
 
 // newStore returns a Store on this API server, and its cache, which has not started.
-func (a *nodesAPI) newStore(t *testing.T) (*clusterstore.Store, cache.Cache) {
+func (a *nodesAPI) newStore(
+	t *testing.T, trimmer clusterstore.Trimmer,
+) (*clusterstore.Store, cache.Cache) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
@@ -141,14 +143,14 @@ func (a *nodesAPI) newStore(t *testing.T) (*clusterstore.Store, cache.Cache) {
 	mapper.Add(v1alpha1.GroupVersion().WithKind("EtcdObservation"), meta.RESTScopeRoot)
 	config := &rest.Config{Host: a.url, QPS: -1}
 	config.AcceptContentTypes = runtime.ContentTypeJSON
-	o := clusterstore.Trimmer{}.CacheOptions()
+	o := trimmer.CacheOptions()
 	o.Scheme, o.Mapper = scheme, mapper
 	c, err := cache.New(config, o)
 	require.NoError(t, err)
 	reader, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
 	require.NoError(t, err)
 	s, err := clusterstore.New(t.Context(), clusterstore.Options{
-		Client: reader, Reader: reader, Cache: c, Registerer: prometheus.NewRegistry(),
+		Client: reader, Reader: reader, Cache: c, Trimmer: trimmer, Registerer: prometheus.NewRegistry(),
 	})
 	require.NoError(t, err)
 	return s, c
@@ -158,7 +160,7 @@ func (a *nodesAPI) newStore(t *testing.T) (*clusterstore.Store, cache.Cache) {
 // has to list again.
 func TestPagedCache(t *testing.T) {
 	api := newNodesAPI(t, 240)
-	s, c := api.newStore(t)
+	s, c := api.newStore(t, clusterstore.Trimmer{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running errgroup.Group
 	running.Go(func() error { return c.Start(ctx) })
@@ -189,7 +191,7 @@ func TestPagedCache(t *testing.T) {
 // TestLiveNodes: a live list is read in pages and trimmed, too.
 func TestLiveNodes(t *testing.T) {
 	api := newNodesAPI(t, 240)
-	s, _ := api.newStore(t)
+	s, _ := api.newStore(t, clusterstore.Trimmer{})
 	all, err := s.LiveNodes(t.Context(), nil)
 	require.NoError(t, err)
 	require.Len(t, all, api.count)
@@ -201,4 +203,9 @@ func TestLiveNodes(t *testing.T) {
 	want.Name = "n177"
 	require.Equal(t, []*corev1.Node{want}, one)
 	requirePaged(t, api.takeLists())
+
+	s, _ = api.newStore(t, clusterstore.Trimmer{KeepMetadata: true})
+	one, err = s.LiveNodes(t.Context(), func(n *corev1.Node) bool { return n.Name == "n177" })
+	require.NoError(t, err)
+	require.NotEmpty(t, one[0].Labels, "it may take the place of the cache")
 }

@@ -46,8 +46,7 @@ const fieldOwner = client.FieldOwner(apiaccess.WebhookFieldManager)
 // ErrConflict reports that an object changed after the decision that a patch is based on.
 var ErrConflict = errors.New("decided from an older version")
 
-// Options configure a Store. All fields but the times, the tolerance, the marks and the label are
-// required.
+// Options configure a Store. All fields but the times, the tolerance and the Trimmer are required.
 type Options struct {
 	// Client writes. It must not throttle requests: client-go's default of five requests per
 	// second uses up the time that the API server gives the webhook.
@@ -63,10 +62,9 @@ type Options struct {
 	// MinRemainingTolerance is the number of further voters that must be expendable after a
 	// deletion. Default 0.
 	MinRemainingTolerance int
-	// Departures has the marks on Nodes by which members count as lost or away.
-	Departures departure.Table
-	// ZoneLabel is the label with the zone of a Node. Empty for no zones.
-	ZoneLabel  string
+	// Trimmer is that of the Cache, and trims the lists that replace it. Members on Nodes with one of
+	// its marks count as lost or away.
+	Trimmer
 	Registerer prometheus.Registerer
 }
 
@@ -82,7 +80,7 @@ type Store struct {
 	cache      cache.Cache
 	tolerance  int
 	departures departure.Table
-	zoneLabel  string
+	trimmer    Trimmer
 	requester  *ProbeRequester
 	conflicts  prometheus.Counter
 	live       *sharedRead[[]*v1alpha1.EtcdCluster]
@@ -103,7 +101,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, zoneLabel: o.ZoneLabel, conflicts: conflicts,
+		departures: o.Departures, trimmer: o.Trimmer, conflicts: conflicts,
 		live:      newSharedRead[[]*v1alpha1.EtcdCluster]("etcdclusters"),
 		liveNodes: newSharedRead[[]*corev1.Node]("nodes"),
 	}

@@ -2,12 +2,12 @@ package clusterstore
 
 import (
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,8 +29,10 @@ type Trimmer struct {
 	Departures departure.Table
 	// ZoneLabel is the label with the zone of a Node. It is kept of every Node.
 	ZoneLabel string
-	// Zones shares the labels of Nodes in the same zone. It may be nil.
-	Zones *ZoneLabels
+	// Zones shares the labels of ordinary Nodes in the same zone, if it is not nil: a map for each Node
+	// would be a fifth of its memory. Its limit matters, because a kubelet can give its Node one zone
+	// after the other.
+	Zones *utilcache.LRUExpireCache
 	// KeepMetadata keeps labels, annotations, conditions and resources of all Nodes, for SPC.
 	KeepMetadata bool
 }
@@ -107,37 +109,15 @@ func (t Trimmer) zoneOnly(labels map[string]string) map[string]string {
 	if !hasZone {
 		return nil
 	}
-	return t.Zones.of(t.ZoneLabel, zone)
-}
-
-// maxZones limits ZoneLabels. A kubelet can give its Node one zone after the other.
-const maxZones = 100
-
-// ZoneLabels has the labels of ordinary Nodes by their zone. A map for each Node would be a fifth
-// of its memory. The zero value is ready for use, by several goroutines.
-type ZoneLabels struct {
-	mu     sync.Mutex
-	byZone map[string]map[string]string
-}
-
-// of returns the labels of a Node in the zone, which must not be changed.
-func (z *ZoneLabels) of(key, zone string) map[string]string {
-	if z == nil {
-		return map[string]string{key: zone}
+	own := map[string]string{t.ZoneLabel: zone}
+	if t.Zones == nil {
+		return own
 	}
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	labels, isKnown := z.byZone[zone]
-	if !isKnown {
-		labels = map[string]string{key: zone}
+	if shared, isKnown := t.Zones.Get(zone); isKnown {
+		return shared.(map[string]string)
 	}
-	if !isKnown && len(z.byZone) < maxZones {
-		if z.byZone == nil {
-			z.byZone = map[string]map[string]string{}
-		}
-		z.byZone[zone] = labels
-	}
-	return labels
+	t.Zones.Add(zone, own, 24*time.Hour)
+	return own
 }
 
 func trimmedStatus(n *corev1.Node, conditions []corev1.NodeCondition) corev1.NodeStatus {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -20,23 +21,23 @@ import (
 
 // TestTrimToZone: an ordinary Node takes no map of its own, unless a kubelet invents zones.
 func TestTrimToZone(t *testing.T) {
-	trimmer := clusterstore.Trimmer{ZoneLabel: corev1.LabelTopologyZone, Zones: &clusterstore.ZoneLabels{}}
-	kept := map[string][]map[string]string{}
-	for i := range 2000 {
-		zone := fmt.Sprint("zone-", i%1000)
-		read := fullNode()
-		label(corev1.LabelTopologyZone, zone)(read)
-		got, err := trimmer.Trim(read)
-		require.NoError(t, err)
-		labels := got.(*corev1.Node).Labels
-		require.Equal(t, map[string]string{corev1.LabelTopologyZone: zone}, labels)
-		kept[zone] = append(kept[zone], labels)
+	const limit = 10
+	for zones, isShared := range map[int]bool{limit: true, limit + 1: false} {
+		trimmer := clusterstore.Trimmer{ZoneLabel: corev1.LabelTopologyZone, Zones: cache.NewLRUExpireCache(limit)}
+		kept := map[string][]map[string]string{}
+		for i := range 2 * zones {
+			zone := fmt.Sprint("zone-", i%zones)
+			read := fullNode()
+			label(corev1.LabelTopologyZone, zone)(read)
+			got, err := trimmer.Trim(read)
+			require.NoError(t, err)
+			labels := got.(*corev1.Node).Labels
+			require.Equal(t, map[string]string{corev1.LabelTopologyZone: zone}, labels)
+			kept[zone] = append(kept[zone], labels)
+		}
+		first := kept["zone-0"]
+		require.Equal(t, isShared, reflect.ValueOf(first[0]).Pointer() == reflect.ValueOf(first[1]).Pointer(), zones)
 	}
-	isShared := func(zone string) bool {
-		return reflect.ValueOf(kept[zone][0]).Pointer() == reflect.ValueOf(kept[zone][1]).Pointer()
-	}
-	require.True(t, isShared("zone-0"))
-	require.False(t, isShared("zone-999"), "no more zones are remembered")
 }
 
 // TestTrim: an ordinary Node is cached without what no decision reads. A Node with anything that a
