@@ -95,13 +95,11 @@ func (s *Store) LiveNodesNamed(ctx context.Context, names []string) map[string]L
 	for i, name := range names {
 		g.Go(func() error {
 			node := &corev1.Node{}
-			switch err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); {
-			case apierrors.IsNotFound(err):
-			case err != nil:
-				found[i].Err = err
-			default:
+			err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node)
+			if err == nil {
 				found[i].Node = node
 			}
+			found[i].Err = client.IgnoreNotFound(err)
 			return nil
 		})
 	}
@@ -147,22 +145,27 @@ func BoundNodeNames(bindings []v1alpha1.Binding) []string {
 
 // LabelNode sets EtcdMemberLabel on the Node, and reports whether it did. The UID makes the
 // patch fail on another Node of the same name; that, and a Node that is gone, is no error.
-func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (labelled bool, err error) {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (isLabelled bool, err error) {
+	switch err := s.patchNode(ctx, node.Name, map[string]any{
 		"uid": node.UID, "labels": map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue},
-	}})
-	if err == nil {
-		target := &corev1.Node{}
-		target.Name = node.Name
-		err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
-	}
-	switch {
+	}); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), apiaccess.IsOtherObject(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("putting the label on node %q: %w", node.Name, err)
 	}
 	return true, nil
+}
+
+// patchNode merges metadata into that of a Node.
+func (s *Store) patchNode(ctx context.Context, name string, metadata map[string]any) error {
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return err
+	}
+	target := &corev1.Node{}
+	target.Name = name
+	return s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
 }
 
 // RecordDrain writes into the record of a held Node that its drain is allowed. It writes nothing to
@@ -173,17 +176,11 @@ func (s *Store) RecordDrain(ctx context.Context, node *corev1.Node, now time.Tim
 	name, uid := node.Name, node.UID
 	for readiness.IsHeldByCordon(node) {
 		value, err := readiness.WithDrain(node, now)
-		if err != nil {
-			return fmt.Errorf("recording the drain of node %q: %w", name, err)
-		}
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"uid": uid, "resourceVersion": node.ResourceVersion,
-			"annotations": map[string]string{readiness.HoldAnnotation: value},
-		}})
 		if err == nil {
-			target := &corev1.Node{}
-			target.Name = name
-			err = s.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), fieldOwner)
+			err = s.patchNode(ctx, name, map[string]any{
+				"uid": uid, "resourceVersion": node.ResourceVersion,
+				"annotations": map[string]string{readiness.HoldAnnotation: value},
+			})
 		}
 		switch {
 		case err == nil:

@@ -49,23 +49,21 @@ func ReplaceBindings(c *v1alpha1.EtcdCluster, bindings []v1alpha1.Binding, obser
 	if observers != "" {
 		ops = append(ops, Operation{Op: "add", Path: mode, Value: observers})
 	}
-	switch {
-	case len(bindings) > 0:
-		return append(ops, Operation{Op: "add", Path: path, Value: bindings})
-	case len(c.Spec.Members) > 0:
-		return append(ops, Operation{Op: "remove", Path: path})
-	}
-	return ops
+	return append(ops, replaceList(path, c.Spec.Members, bindings)...)
 }
 
-// ReplaceDistinctServers returns the patch that replaces the records of distinct servers of c. An
-// empty list is absent from the object, as in ReplaceBindings.
+// ReplaceDistinctServers returns the patch that replaces the records of distinct servers of c.
 func ReplaceDistinctServers(c *v1alpha1.EtcdCluster, records []v1alpha1.DistinctServer) []Operation {
-	const path = "/spec/distinctServers"
+	return replaceList("/spec/distinctServers", c.Spec.DistinctServers, records)
+}
+
+// replaceList returns the patch that replaces a list, which is absent from the object if it is
+// empty.
+func replaceList[T any](path string, before, after []T) []Operation {
 	switch {
-	case len(records) > 0:
-		return []Operation{{Op: "add", Path: path, Value: records}}
-	case len(c.Spec.DistinctServers) > 0:
+	case len(after) > 0:
+		return []Operation{{Op: "add", Path: path, Value: after}}
+	case len(before) > 0:
 		return []Operation{{Op: "remove", Path: path}}
 	}
 	return nil

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -89,22 +90,20 @@ type Store struct {
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
 func New(ctx context.Context, o Options) (*Store, error) {
-	probes := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "holdfast_webhook_asks_total", Help: "Probe requests to the agents of etcd clusters.",
-	})
-	conflicts := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "holdfast_webhook_grant_conflicts_total",
-		Help: "Changes of grants that conflicted with another change and were decided again.",
-	})
-	if err := errors.Join(o.Registerer.Register(probes), o.Registerer.Register(conflicts)); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
+	metrics := promauto.With(o.Registerer)
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, trimmer: o.Trimmer, conflicts: conflicts,
+		departures: o.Departures, trimmer: o.Trimmer,
+		conflicts: metrics.NewCounter(prometheus.CounterOpts{
+			Name: "holdfast_webhook_grant_conflicts_total",
+			Help: "Changes of grants that conflicted with another change and were decided again.",
+		}),
 		live:      newSharedRead[[]*v1alpha1.EtcdCluster]("etcdclusters"),
 		liveNodes: newSharedRead[[]*corev1.Node]("nodes"),
 	}
+	probes := metrics.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_webhook_asks_total", Help: "Probe requests to the agents of etcd clusters.",
+	})
 	s.requester = newProbeRequester(o.Client, s.LiveCluster, o.ProbeInterval, probes)
 	var nodesErr, clustersErr, observationsErr error
 	s.Nodes, nodesErr = follow.Cached(ctx, s.cache, &corev1.Node{})
@@ -237,20 +236,18 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 	case err == nil:
 		s.requester.addVersion(made)
 		return made, nil
-	case apierrors.IsConflict(err):
-		s.conflicts.Inc()
-		return nil, ErrConflict
-	case !apierrors.IsInvalid(err):
+	case apierrors.IsInvalid(err):
+		// The API server answers 422 both for a failed test and for an object that the schema
+		// forbids (apiserver's handlers/patch.go).
+		now, readErr := s.LiveCluster(ctx, c.Name)
+		switch {
+		case readErr != nil:
+			return nil, readErr
+		case isSameTested(now, c):
+			return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
+		}
+	case !apierrors.IsConflict(err):
 		return nil, withWriters(ctx, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err), c.Name, s.LiveCluster)
-	}
-	// The API server answers 422 both for a failed test and for an object that the schema
-	// forbids (apiserver's handlers/patch.go).
-	now, readErr := s.LiveCluster(ctx, c.Name)
-	if readErr != nil {
-		return nil, readErr
-	}
-	if isSameTested(now, c) {
-		return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
 	}
 	s.conflicts.Inc()
 	return nil, ErrConflict
