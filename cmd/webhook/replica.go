@@ -132,7 +132,7 @@ func (r replica) newReviews() (*admission.Handler, error) {
 		},
 		Nodes:  r.store.CachedNodes,
 		Events: r.recorder, Log: r.log, Registerer: r.registry,
-	})
+	}), nil
 }
 
 func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {

@@ -106,15 +106,12 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		sim.fail("creating a reviewer: %v", err)
 		return r
 	}
-	r.handler, err = admission.New(admission.Options{
+	r.handler = admission.New(admission.Options{
 		Reviewer: reviewer,
 		Node:     connection.node, Pod: connection.pod,
 		Nodes: store.CachedNodes, Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})
-	if err == nil {
-		err = r.handler.Mount(r.mux)
-	}
-	if err != nil {
+	if err := r.handler.Mount(r.mux); err != nil {
 		sim.fail("mounting the handler: %v", err)
 	}
 	return r

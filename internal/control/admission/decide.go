@@ -29,19 +29,28 @@ func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
 		return allowRoutine(quorum.Deleting)
 	}
-	// Any client that reaches the port can send a review. A review of a Node that does not exist
-	// must not leave a grant, and its other fields are taken from the live Node.
-	live, err := h.node(ctx, r.node.Name)
-	switch {
-	case err != nil && !apierrors.IsNotFound(err):
-		return answerCannotRead("Node", r.node.Name, err)
-	case err != nil || live.UID != r.node.UID:
-		return answerGone(*r)
-	case r.needsNoReview(live):
+	if refusal := h.confirm(ctx, r); refusal != nil {
+		return *refusal
+	}
+	if r.needsNoReview(r.node) {
 		return allowRoutine(quorum.Deleting)
 	}
-	r.node = live
 	return h.review(ctx, *r, true)
+}
+
+// confirm makes the live Node that of the review, or returns a refusal. Any client that reaches the
+// port can send a review. A review of a Node that does not exist must not leave a grant, and its
+// other fields are taken from the live Node.
+func (h *Handler) confirm(ctx context.Context, r *review) (refusal *answer) {
+	live, err := h.Node(ctx, r.node.Name)
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return new(answerCannotRead("Node", r.node.Name, err))
+	case err != nil || live.UID != r.node.UID:
+		return new(answerGone(*r))
+	}
+	r.node = live
+	return nil
 }
 
 // review returns the answer of the Reviewer about the live Node of a review.
@@ -50,7 +59,7 @@ func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer 
 	if err != nil && req.BreakGlass == nil {
 		return answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err))).withProblem(problem)
 	}
-	decision, err := h.reviewer.Review(ctx, req)
+	decision, err := h.Reviewer.Review(ctx, req)
 	if err != nil {
 		return undecided(r, decision, err).withProblem(problem)
 	}
@@ -67,14 +76,14 @@ func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	req, problem, _ := newRequest(*r, false, time.Now())
 	if req.BreakGlass != nil {
 		// It becomes a grant, so a forged one must not count.
-		live, err := h.node(ctx, r.node.Name)
+		live, err := h.Node(ctx, r.node.Name)
 		if err != nil || live.UID != r.node.UID ||
 			live.Annotations[quorum.BreakGlassAnnotation] != r.node.Annotations[quorum.BreakGlassAnnotation] {
 			req.BreakGlass = nil
 			problem = "The break-glass annotation is ignored: Holdfast could not confirm that the Node has it. Try again."
 		}
 	}
-	decision, err := h.reviewer.ReviewUnlabelled(ctx, req)
+	decision, err := h.Reviewer.ReviewUnlabelled(ctx, req)
 	switch {
 	case err != nil && decision.Reason != "":
 		return undecided(*r, decision, err).withProblem(problem)

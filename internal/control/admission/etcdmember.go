@@ -43,8 +43,8 @@ func parseEtcdMember(req admissionv1.AdmissionRequest) (review, error) {
 // it is about the member, it counts alone: a worker can announce any member, and forge its address.
 // A controller that runs no kubelet has no Node, and is not protected.
 func (h *Handler) decideEtcdMember(ctx context.Context, r *review) answer {
-	nodes, err := h.nodes(ctx)
-	named, errNamed := h.node(ctx, r.etcdMember.Name)
+	nodes, err := h.Nodes(ctx)
+	named, errNamed := h.Node(ctx, r.etcdMember.Name)
 	if err = errors.Join(err, client.IgnoreNotFound(errNamed)); err != nil {
 		return unconfirmed(answerCannotRead("Node", r.etcdMember.Name, err))
 	}

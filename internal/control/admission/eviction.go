@@ -66,7 +66,7 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 	if r.namespace != guard.Namespace || !strings.HasPrefix(r.pod, guard.NamePrefix) {
 		return allowRoutine(notGuard)
 	}
-	pod, err := h.pod(ctx, r.namespace, r.pod)
+	pod, err := h.Pod(ctx, r.namespace, r.pod)
 	switch {
 	case apierrors.IsNotFound(err):
 		// The answer that the API server would give. An allowed eviction could reach a guard pod that
@@ -89,7 +89,7 @@ func (h *Handler) decideEviction(ctx context.Context, r *review) answer {
 // another member may have failed since its deletion was allowed.
 func (h *Handler) decideDrain(ctx context.Context, r *review, node string) answer {
 	r.node.Name = node
-	live, err := h.node(ctx, node)
+	live, err := h.Node(ctx, node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return allowRoutine(nodeGone)

@@ -102,8 +102,7 @@ func newFixture(t *testing.T) *fixture {
 			return f.decision, f.err
 		}
 	}
-	var err error
-	f.handler, err = New(Options{
+	f.handler = New(Options{
 		Reviewer: fakeReviewer{labelled: answer(true), unlabelled: answer(false)},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			require.NotEmpty(t, name)
@@ -146,7 +145,6 @@ func newFixture(t *testing.T) *fixture {
 		},
 		Events: f.events, Log: slog.New(slog.NewJSONHandler(f.log, nil)), Registerer: f.registry,
 	})
-	require.NoError(t, err)
 	mux := http.NewServeMux()
 	require.NoError(t, f.handler.Mount(mux))
 	server := httptest.NewServer(mux)

@@ -97,28 +97,18 @@ type nodeLister func(ctx context.Context) ([]*corev1.Node, error)
 
 // A Handler serves the entries.
 type Handler struct {
-	reviewer Reviewer
-	node     func(ctx context.Context, name string) (*corev1.Node, error)
-	pod      func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
-	nodes    nodeLister
-	events   record.EventRecorder
-	log      *slog.Logger
-	metrics  metrics
+	Options
+	metrics metrics
 	// largeBodies limits the large bodies that are read.
 	largeBodies *semaphore.Weighted
 	underReview objectReviews
 }
 
 // New returns a Handler.
-func New(o Options) (*Handler, error) {
-	m, err := newMetrics(o.Registerer)
-	if err != nil {
-		return nil, err
-	}
+func New(o Options) *Handler {
 	return &Handler{
-		reviewer: o.Reviewer, node: o.Node, pod: o.Pod, nodes: o.Nodes,
-		events: o.Events, log: o.Log, metrics: m, largeBodies: semaphore.NewWeighted(maxLargeBodies),
-	}, nil
+		Options: o, metrics: newMetrics(o.Registerer), largeBodies: semaphore.NewWeighted(maxLargeBodies),
+	}
 }
 
 // Mount adds the entries to the mux.
@@ -132,7 +122,7 @@ func (h *Handler) Mount(mux *http.ServeMux) error {
 					return h.handle(ctx, e, req)
 				}),
 			},
-			admission.StandaloneOptions{Logger: logr.FromSlogHandler(h.log.Handler()), MetricsPath: e.path},
+			admission.StandaloneOptions{Logger: logr.FromSlogHandler(h.Log.Handler()), MetricsPath: e.path},
 		)
 		if err != nil {
 			return fmt.Errorf("mounting %s: %w", e.path, err)
@@ -275,7 +265,7 @@ func (h *Handler) decideInTime(ctx context.Context, e entry, r *review) (a answe
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			h.log.Error("panic during a review",
+			h.Log.Error("panic during a review",
 				"node", r.node.Name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			a = e.fallback.answer(http.StatusInternalServerError, panicked,
 				"holdfast failed with an internal error; see the log of the Holdfast webhook, and report the error")
@@ -296,6 +286,6 @@ func (h *Handler) decideInTime(ctx context.Context, e entry, r *review) (a answe
 func (h *Handler) isGone(ctx context.Context, r review) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReadTimeout)
 	defer cancel()
-	live, err := h.node(ctx, r.node.Name)
+	live, err := h.Node(ctx, r.node.Name)
 	return apierrors.IsNotFound(err) || (err == nil && !r.isDrain() && live.UID != r.node.UID)
 }

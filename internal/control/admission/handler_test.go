@@ -155,7 +155,7 @@ func FuzzReviews(f *testing.F) {
 		requests = append(requests, q)
 		return decision, nil
 	}
-	handler, err := New(Options{
+	handler := New(Options{
 		Reviewer: fakeReviewer{labelled: review, unlabelled: review},
 		Node: func(_ context.Context, name string) (*corev1.Node, error) {
 			if name != live.Name {
@@ -165,7 +165,6 @@ func FuzzReviews(f *testing.F) {
 		},
 		Events: &record.FakeRecorder{}, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
-	require.NoError(f, err)
 	mux := http.NewServeMux()
 	require.NoError(f, handler.Mount(mux))
 	f.Fuzz(func(t *testing.T, body []byte, bits byte) {

@@ -116,10 +116,10 @@ func TestBusyEntry(t *testing.T) {
 				return decision, nil
 			}
 			atOnce := func(context.Context, quorum.Request) (quorum.Decision, error) { return decision, nil }
-			f.handler.reviewer = fakeReviewer{labelled: blocked, unlabelled: atOnce} // a drain is labelled
+			f.handler.Reviewer = fakeReviewer{labelled: blocked, unlabelled: atOnce} // a drain is labelled
 			other := NodePath
 			if path == NodePath {
-				f.handler.reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
+				f.handler.Reviewer, other = fakeReviewer{labelled: atOnce, unlabelled: blocked}, EtcdNodePath
 			}
 			const most = maxReviewBytes / minReviewCost
 			for i := range most {
@@ -165,12 +165,12 @@ func evictionOf(pod string) admissionv1.AdmissionReview {
 
 // haveAll makes every Node exist, with its guard pod.
 func (f *fixture) haveAll() {
-	f.handler.node = func(_ context.Context, name string) (*corev1.Node, error) {
+	f.handler.Node = func(_ context.Context, name string) (*corev1.Node, error) {
 		n := etcdNode()
 		n.Name = name
 		return n, nil
 	}
-	f.handler.pod = func(_ context.Context, _, name string) (*corev1.Pod, error) {
+	f.handler.Pod = func(_ context.Context, _, name string) (*corev1.Pod, error) {
 		p := guardPod()
 		p.Name, p.Spec.NodeName = name, strings.TrimPrefix(name, guard.NamePrefix)
 		return p, nil
@@ -193,7 +193,7 @@ func TestFloodOfKubelet(t *testing.T) {
 			f := newFixture(t)
 			f.haveAll()
 			began, finish := make(chan struct{}), make(chan struct{})
-			f.handler.reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
+			f.handler.Reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
 				began <- struct{}{}
 				<-finish
 				return quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}, nil
@@ -232,7 +232,7 @@ func TestLargeReviewsAreBusy(t *testing.T) {
 		close(finish)
 		require.NoError(t, running.Wait())
 	}()
-	f.handler.reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
+	f.handler.Reviewer = fakeReviewer{labelled: func(context.Context, quorum.Request) (quorum.Decision, error) {
 		began <- struct{}{}
 		<-finish
 		return quorum.Decision{}, nil

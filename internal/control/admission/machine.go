@@ -94,14 +94,14 @@ func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 // entry fails open.
 func (h *Handler) cachedNodesFor(m machine.Object) nodeLister {
 	return func(ctx context.Context) ([]*corev1.Node, error) {
-		nodes, err := h.nodes(ctx)
+		nodes, err := h.Nodes(ctx)
 		isOwn := func(n *corev1.Node) bool { return n.Name == m.Node && m.Match(n.Name, n.Spec.ProviderID) != "" }
 		if err != nil || m.Node == "" || slices.ContainsFunc(nodes, isOwn) {
 			return nodes, err
 		}
 		reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
 		defer cancel()
-		if live, err := h.node(reading, m.Node); err == nil {
+		if live, err := h.Node(reading, m.Node); err == nil {
 			nodes = append(slices.Clone(nodes), live)
 		}
 		return nodes, nil
@@ -151,7 +151,7 @@ func (h *Handler) decideNodesOf(
 func (h *Handler) decideNodeOf(ctx context.Context, r review, node *corev1.Node) (answer, *corev1.Node) {
 	for reviewed := types.UID(""); ; {
 		reading, cancel := context.WithTimeout(ctx, lastReadTimeout)
-		live, err := h.node(reading, node.Name)
+		live, err := h.Node(reading, node.Name)
 		cancel()
 		isOther := err == nil && (live.UID == reviewed || r.machine.Match(live.Name, live.Spec.ProviderID) == "")
 		switch {

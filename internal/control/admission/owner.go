@@ -18,7 +18,7 @@ import (
 // each must have a break-glass annotation. The Machines are reviewed one by one afterwards, so the
 // answer makes no grant.
 func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
-	nodes, err := h.nodes(ctx)
+	nodes, err := h.Nodes(ctx)
 	if err != nil {
 		return h.machineEntry().fallback.notKnown("holdfast cannot list the nodes", err)
 	}
@@ -36,7 +36,7 @@ func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
 			Message: "a break-glass override is in effect for each node with etcd of " + r.machine.String(),
 		}}
 	}
-	decision, err := h.reviewer.ReviewTogether(ctx, requests)
+	decision, err := h.Reviewer.ReviewTogether(ctx, requests)
 	if err != nil {
 		return answerCannotDecide(fmt.Sprintf("Holdfast cannot decide whether %s may be deleted: %v. Try again; if the "+
 			"problem persists, see the log of the Holdfast webhook.", r.machine, err))
@@ -60,8 +60,7 @@ func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, 
 		r.node = node
 		req, _, err := newRequest(*r, true, time.Now())
 		if err != nil && req.BreakGlass == nil {
-			a := answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err)))
-			return nil, &a
+			return nil, new(answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err))))
 		}
 		requests = append(requests, req)
 	}

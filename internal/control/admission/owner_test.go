@@ -99,7 +99,7 @@ func TestOwnersOfMachines(t *testing.T) {
 				}
 				return c.decision, c.err
 			}
-			f.handler.reviewer = fakeReviewer{together: together}
+			f.handler.Reviewer = fakeReviewer{together: together}
 			object := fmt.Sprintf(`{"metadata":{"namespace":"capi","name":%q,"uid":"u"}}`, c.name)
 			got := f.post(MachinePath, machineReview(c.kind, object, func(r *admissionv1.AdmissionRequest) {
 				r.Kind.Group, r.Name = c.group, c.name

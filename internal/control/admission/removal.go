@@ -9,7 +9,6 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -73,21 +72,16 @@ func (h *Handler) decideRemoval(ctx context.Context, r *review) answer {
 
 // decideRemovalFrom decides about the removal of the member of a Node.
 func (h *Handler) decideRemovalFrom(ctx context.Context, r *review) answer {
-	live, err := h.node(ctx, r.node.Name)
-	switch {
-	case err != nil && !apierrors.IsNotFound(err):
-		return answerCannotRead("Node", r.node.Name, err)
-	case err != nil || live.UID != r.node.UID:
-		return answerGone(*r)
+	if refusal := h.confirm(ctx, r); refusal != nil {
+		return *refusal
 	}
-	r.node = live
-	if observation.IsLabelled(live) {
+	if observation.IsLabelled(r.node) {
 		return h.review(ctx, *r, true)
 	}
 	a := h.decideOtherNode(ctx, r)
 	if a.Allowed && a.isFallback {
 		return answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
-			"own. Try again; if the problem persists, see the log of the Holdfast webhook.", live.Name))
+			"own. Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name))
 	}
 	return a
 }

@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -148,16 +151,16 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 	return req, problem, err
 }
 
-// Reasons of the events on the Node.
-const (
-	refusedEvent      = "DeletionRefused"
-	allowedEvent      = "DeletionAllowed"
-	drainRefusedEvent = "DrainRefused"
-	drainAllowedEvent = "DrainAllowed"
-	// The update of the Node was reviewed that marks its member for the removal.
-	removalRefusedEvent = "RemovalRefused"
-	removalAllowedEvent = "RemovalAllowed"
-)
+// eventReasons returns the reasons of the events on the Node.
+func (r review) eventReasons() (refused, allowed string) {
+	switch {
+	case r.isDrain():
+		return "DrainRefused", "DrainAllowed"
+	case r.isRemoval():
+		return "RemovalRefused", "RemovalAllowed"
+	}
+	return "DeletionRefused", "DeletionAllowed"
+}
 
 // An answer is a Decision with what the API server, the log and the events need in addition.
 // The zero value refuses.
@@ -197,7 +200,7 @@ func (a answer) response(isDryRun bool) admission.Response {
 	result, warnings := &metav1.Status{Code: http.StatusOK, Message: printable.Text(a.Message)}, slices.Clone(a.Warnings)
 	switch {
 	case !a.Allowed:
-		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, statusReason(a.code)
+		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, reasonOf(a.code)
 		result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: a.Reason.Cause()}}}
 	case isDryRun:
 		warnings = slices.Concat([]string{quorum.ReasonText(a.Reason, a.Message)}, a.Warnings)
@@ -211,23 +214,9 @@ func (a answer) response(isDryRun bool) admission.Response {
 	}}
 }
 
-func statusReason(code int32) metav1.StatusReason {
-	switch code {
-	case http.StatusBadRequest:
-		return metav1.StatusReasonBadRequest
-	case http.StatusNotFound:
-		return metav1.StatusReasonNotFound
-	case http.StatusTooManyRequests:
-		return metav1.StatusReasonTooManyRequests
-	case http.StatusConflict:
-		return metav1.StatusReasonConflict
-	case http.StatusServiceUnavailable:
-		return metav1.StatusReasonServiceUnavailable
-	case http.StatusInternalServerError:
-		return metav1.StatusReasonInternalError
-	default:
-		return metav1.StatusReasonForbidden
-	}
+// reasonOf returns the reason that the API server gives with the HTTP status of a refusal.
+func reasonOf(code int32) metav1.StatusReason {
+	return apierrors.NewGenericServerResponse(int(code), "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason
 }
 
 // record counts the answer, logs it, and makes the event. The event recorder has a queue, so
@@ -239,7 +228,7 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	if a.isRoutine || (a.Allowed && path != EtcdNodePath && a.Reason == quorum.NothingToProtect) {
 		return
 	}
-	log := h.log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id,
+	log := h.Log.With("node", r.node.Name, "node_uid", r.node.UID, "user", r.user, "request_uid", r.id,
 		"dry_run", r.dryRun, "path", path, "verdict", verdict, "reason", a.Reason, "took", took)
 	if a.err != nil {
 		log = log.With("err", a.err)
@@ -272,22 +261,17 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 // recordEvent makes the event on the Node.
 func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
-	refused, allowed, verb := refusedEvent, allowedEvent, r.verb()
-	switch {
-	case r.isDrain():
-		refused, allowed = drainRefusedEvent, drainAllowedEvent
-	case r.isRemoval():
-		refused, allowed = removalRefusedEvent, removalAllowedEvent
-	}
+	verb := r.verb()
+	refused, allowed := r.eventReasons()
 	switch {
 	case !a.Allowed:
-		h.events.Eventf(node, corev1.EventTypeWarning, refused,
+		h.Events.Eventf(node, corev1.EventTypeWarning, refused,
 			"user %s may not %s %s: %s", r.user, verb.Base, r.target(), a.Message)
 	case a.Reason == quorum.BreakGlassUsed:
-		h.events.Eventf(node, corev1.EventTypeWarning, allowed,
+		h.Events.Eventf(node, corev1.EventTypeWarning, allowed,
 			"user %s %s %s with a break-glass override: %s", r.user, verb.Third, r.target(), a.Message)
 	default:
-		h.events.Eventf(node, corev1.EventTypeNormal, allowed,
+		h.Events.Eventf(node, corev1.EventTypeNormal, allowed,
 			"user %s may %s %s: %s", r.user, verb.Base, r.target(), a.Message)
 	}
 }
@@ -316,29 +300,26 @@ type metrics struct {
 	rejected *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer) (metrics, error) {
+func newMetrics(r prometheus.Registerer) metrics {
+	to := promauto.With(r)
 	m := metrics{
-		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+		answers: to.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_admissions_total",
 			Help: "Answers to reviews, by path, verdict and reason, without dry runs. One deletion can cause several reviews.",
 		}, []string{"path", "verdict", "reason"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		duration: to.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_webhook_admission_duration_seconds",
 			Help:    "Time to answer a review, by path.",
 			Buckets: []float64{.005, .02, .1, .5, 1, 2, 3, 5, 8, 10},
 		}, []string{"path"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: to.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_admissions_in_flight",
 			Help: "Reviews in progress.",
 		}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+		rejected: to.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_webhook_requests_rejected_total",
 			Help: "Requests that were rejected without a review, by reason.",
 		}, []string{"reason"}),
-	}
-	err := errors.Join(r.Register(m.answers), r.Register(m.duration), r.Register(m.inFlight), r.Register(m.rejected))
-	if err != nil {
-		return metrics{}, fmt.Errorf("registering the metrics of the admission entries: %w", err)
 	}
 	// A series that begins with its first refusal hides that refusal from rate().
 	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath, MachinePath, RemovalPath} {
@@ -349,5 +330,5 @@ func newMetrics(r prometheus.Registerer) (metrics, error) {
 	for _, reason := range []string{tooLarge, tooSlow, busy} {
 		m.rejected.WithLabelValues(reason)
 	}
-	return m, nil
+	return m
 }

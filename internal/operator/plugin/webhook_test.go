@@ -57,7 +57,7 @@ func (c *reviewedCluster) serveWebhook() *httptest.Server {
 	store := c.OpenStore()
 	reviewer, err := review.New(review.Options{Store: store, Registerer: prometheus.NewRegistry()})
 	require.NoError(c.t, err)
-	handler, err := admission.New(admission.Options{
+	handler := admission.New(admission.Options{
 		Reviewer: reviewer, Nodes: store.CachedNodes, Events: &record.FakeRecorder{},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			return c.server.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -67,7 +67,6 @@ func (c *reviewedCluster) serveWebhook() *httptest.Server {
 		},
 		Log: slog.New(slog.NewTextHandler(c.t.Output(), nil)), Registerer: prometheus.NewRegistry(),
 	})
-	require.NoError(c.t, err)
 	mux := http.NewServeMux()
 	require.NoError(c.t, handler.Mount(mux))
 	web := httptest.NewTLSServer(mux)
