@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -65,13 +67,10 @@ func New(o Options) (world.Controller, error) {
 		o.Now = time.Now
 	}
 	c := &controller{Options: o, wake: loop.NewSignal(), pace: map[string]creationPace{}}
-	c.metrics = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	c.metrics = promauto.With(o.Registerer).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "holdfast_webhook_guard_pods",
 		Help: "Nodes with etcd that need a guard pod, by whether they have it. Only the leader exports it.",
 	}, []string{"state"})
-	if err := o.Registerer.Register(c.metrics); err != nil {
-		return world.Controller{}, fmt.Errorf("registering metrics: %w", err)
-	}
 	watching := func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) {
 		l.LabelSelector = guard.NodeLabel
 		return c.Pods.Watch(ctx, l)
@@ -167,7 +166,7 @@ func (c *controller) liveState(ctx context.Context, due map[string][]string) (gu
 		// The pod may exist without the label by which the cache selects it.
 		pod, err := c.Pods.Get(ctx, name, metav1.GetOptions{})
 		switch {
-		case isGone(err):
+		case apierrors.IsNotFound(err):
 		case err != nil:
 			return s, fmt.Errorf("reading guard pod %s: %w", name, err)
 		default:
@@ -198,28 +197,20 @@ func (c *controller) newState(clusters []*v1alpha1.EtcdCluster) guard.State {
 	return s
 }
 
-// unknownState is the state of nodes that need a guard pod while those cannot be read.
-const unknownState = "unknown"
-
-// podStates returns the values of the label state of the metric.
-func podStates() []string {
-	return []string{
-		string(guard.Present), string(guard.Missing), string(guard.Closed), string(guard.Defective), unknownState,
-	}
-}
+// unknown is the state of nodes that need a guard pod while those cannot be read.
+const unknown guard.Presence = "unknown"
 
 // count updates the metrics. No guard pod is wanted on a closed node, so it
 // does not matter whether that one is known.
 func (c *controller) count(plan []guard.Decision, areKnown bool) {
-	counts := map[string]int{}
+	counts := map[guard.Presence]int{}
 	for _, d := range plan {
-		state := string(d.Presence)
 		if !areKnown && d.Presence != "" && d.Presence != guard.Closed {
-			state = unknownState
+			d.Presence = unknown
 		}
-		counts[state]++
+		counts[d.Presence]++
 	}
-	for _, state := range podStates() {
-		c.metrics.WithLabelValues(state).Set(float64(counts[state]))
+	for _, state := range []guard.Presence{guard.Present, guard.Missing, guard.Closed, guard.Defective, unknown} {
+		c.metrics.WithLabelValues(string(state)).Set(float64(counts[state]))
 	}
 }

@@ -63,7 +63,7 @@ func (c *controller) execute(ctx context.Context, d guard.Decision) {
 		return
 	}
 	switch {
-	case isEnding(err), isGone(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+	case isEnding(err), apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return // The namespace or the pod goes away, or there is a newer one. A later round reads it.
 	case err != nil:
 		if c.logged.ChangedErrorKind(d.Pod, err) {
@@ -103,8 +103,6 @@ func (c *controller) remove(ctx context.Context, pod *corev1.Pod, grace *int64) 
 		GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})
 }
-
-func isGone(err error) bool { return apierrors.IsNotFound(err) }
 
 // isEnding reports whether a pod was not created because its namespace is being deleted.
 func isEnding(err error) bool { return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) }

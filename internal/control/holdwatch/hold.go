@@ -18,7 +18,7 @@ import (
 // agent.
 func (w *watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.Time) error {
 	tracked := w.tracked[cached.UID]
-	check := readiness.CheckHold(cached, w.holdHistory(cached, now), w.options.Timeouts, now)
+	check, _ := w.checkedHold(cached, now)
 	if !isUnreported(cached, tracked, check) && !hasChanges(cached, check, now) {
 		tracked.reported = check.State
 		return nil
@@ -32,17 +32,22 @@ func (w *watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 	return nil
 }
 
-// recheckHold reads the Node, reports the state of the hold, and writes the decision.
+// recheckHold reads the Node, reports the state of the hold once, and writes the decision.
 func (w *watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
-	node, err := w.options.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
+	node, err := w.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
 		return err
 	case node.UID != cached.UID || holdKeyOf(node) != tracked.holdKey:
 		return nil
 	}
-	check := readiness.CheckHold(node, w.holdHistory(node, now), w.options.Timeouts, now)
-	w.reportHold(ctx, node, tracked, check)
+	check, _ := w.checkedHold(node, now)
+	if isUnreported(node, tracked, check) {
+		w.Log.WarnContext(ctx, "a hold needs attention", "node", node.Name,
+			"state", string(check.State), "agent_seen", check.AgentSeen, "message", check.Event.Message)
+		w.RecordEvent(nodeReference(node), check.Event.Type, check.Event.Reason, check.Event.Message)
+	}
+	tracked.reported = check.State
 	return w.applyDecision(ctx, node, check)
 }
 
@@ -54,18 +59,6 @@ func isUnreported(node *corev1.Node, tracked *trackedNode, check readiness.HoldC
 	}
 	reason, c := check.Decision.Reason, readiness.FindCondition(node, readiness.NetworkHeld)
 	return reason == "" || c == nil || c.Reason != reason
-}
-
-// reportHold logs and records the event of a state once.
-func (w *watcher) reportHold(ctx context.Context, node *corev1.Node, tracked *trackedNode, check readiness.HoldCheck) {
-	unreported := isUnreported(node, tracked, check)
-	tracked.reported = check.State
-	if !unreported {
-		return
-	}
-	w.options.Log.WarnContext(ctx, "a hold needs attention", "node", node.Name,
-		"state", string(check.State), "agent_seen", check.AgentSeen, "message", check.Event.Message)
-	w.options.RecordEvent(nodeReference(node), check.Event.Type, check.Event.Reason, check.Event.Message)
 }
 
 // hasChanges reports whether the decision changes the cached Node.
@@ -80,10 +73,10 @@ func (w *watcher) applyDecision(ctx context.Context, node *corev1.Node, check re
 	if after.ResourceVersion == node.ResourceVersion {
 		return err
 	}
-	w.options.Log.InfoContext(ctx, "wrote the node on behalf of its agent", "node", node.Name,
+	w.Log.InfoContext(ctx, "wrote the node on behalf of its agent", "node", node.Name,
 		"state", string(check.State), "reason", check.Decision.Reason, "message", check.Decision.Message)
 	if event := check.Decision.Event; event != nil {
-		w.options.RecordEvent(nodeReference(node), event.Type, event.Reason, event.Message)
+		w.RecordEvent(nodeReference(node), event.Type, event.Reason, event.Message)
 		if event.Reason == readiness.EventGivenUp {
 			w.metrics.givenUp.Inc()
 		}

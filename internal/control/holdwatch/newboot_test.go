@@ -19,8 +19,8 @@ func testNewBoot(t *testing.T, f *fixture) {
 	require.True(t, f.node("n1").Spec.Unschedulable)
 
 	f.reportBoot("n1", "the-next")
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour) // The Node is old, the hold is not.
+	require.NotZero(t, w.serverTimeAt(w.Now()))
+	w.serverTime = w.serverTime.Add(time.Hour) // The Node is old, the hold is not.
 	w.advance(time.Minute + 30*time.Second)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, w.events)
@@ -46,7 +46,7 @@ func testNewBootNetworkUp(t *testing.T, f *fixture) {
 
 	w := f.startLeader(0, releasing)
 	w.checkNodesTimes(1)
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
+	require.NotZero(t, w.serverTimeAt(w.Now()))
 	requireNewAge(t, f, w)
 }
 
@@ -58,7 +58,7 @@ func testNewBootUnknown(t *testing.T, f *fixture) {
 	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
 	w := f.startLeader(0, releasing)
 	w.checkNodesTimes(1)
-	require.NotZero(t, w.clock.timeAt(w.options.Now()))
+	require.NotZero(t, w.serverTimeAt(w.Now()))
 	f.reportBoot("n1", "the-next")
 	requireNewAge(t, f, w)
 }
@@ -71,7 +71,7 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	w.checkNodesTimes(1)
 	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
 	f.reportBoot("n1", "the-next")
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
+	w.serverTime = w.serverTime.Add(time.Hour)
 	w.advance(time.Minute)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, w.events)
@@ -82,8 +82,8 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
 	next := f.startLeader(0, releasing)
 	next.checkNodesTimes(1)
-	require.NotZero(t, next.clock.timeAt(next.options.Now()))
-	next.clock.serverTime = next.clock.serverTime.Add(time.Hour)
+	require.NotZero(t, next.serverTimeAt(next.Now()))
+	next.serverTime = next.serverTime.Add(time.Hour)
 	next.advance(time.Minute + 30*time.Second)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, next.events)
@@ -92,7 +92,7 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 // requireNewAge checks that the age of a hold counts from now, although the Node is an hour old.
 func requireNewAge(t *testing.T, f *fixture, w *testWatcher) {
 	t.Helper()
-	w.clock.serverTime = w.clock.serverTime.Add(time.Hour)
+	w.serverTime = w.serverTime.Add(time.Hour)
 	w.advance(time.Minute + 30*time.Second)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, w.events)

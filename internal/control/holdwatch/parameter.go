@@ -42,16 +42,15 @@ func (w *watcher) countHolds(nodes []*corev1.Node, now time.Time) holdCounts {
 		if tracked := w.tracked[node.UID]; tracked == nil || tracked.holdKey != holdKeyOf(node) {
 			continue
 		}
-		history := w.holdHistory(node, now)
-		check := readiness.CheckHold(node, history, w.options.Timeouts, now)
+		check, age := w.checkedHold(node, now)
 		if check.State == "" {
 			continue
 		}
 		counts.states[check.State]++
 		counts.reasons[heldReason(node)]++
-		counts.oldest = max(counts.oldest, history.Age)
+		counts.oldest = max(counts.oldest, age)
 		isLate := check.State == readiness.HoldAgentMissing || check.State == readiness.HoldOverdue
-		if isLate && !check.AgentSeen && history.Age >= w.stuckAge() && readiness.IsBornHeld(node) {
+		if isLate && !check.AgentSeen && age >= w.stuckAge() && readiness.IsBornHeld(node) {
 			counts.stuck = append(counts.stuck, node.CreationTimestamp.Time)
 		}
 	}
@@ -73,16 +72,16 @@ func heldReason(node *corev1.Node) string {
 // checkParameter deletes the parameter of the born-held policy if too many nodes are stuck.
 // Otherwise it sends no request to the API server.
 func (w *watcher) checkParameter(ctx context.Context, counts holdCounts, now time.Time) error {
-	hold := readiness.MassHold{Nodes: counts.nodes, StuckCreated: counts.stuck, Now: w.clock.timeAt(now)}
+	hold := readiness.MassHold{Nodes: counts.nodes, StuckCreated: counts.stuck, Now: w.serverTimeAt(now)}
 	if !hold.IsWidespread() {
 		w.reportedParameter = ""
 		return nil
 	}
-	parameter, err := w.options.ConfigMaps.Get(ctx, Parameter, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	parameter, err := w.ConfigMaps.Get(ctx, Parameter, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("reading the parameter of the born-held policy: %w", err)
 	}
 	hold.ParameterCreated = parameter.CreationTimestamp.Time
@@ -106,7 +105,7 @@ func (w *watcher) checkParameter(ctx context.Context, counts holdCounts, now tim
 func (w *watcher) removeParameter(
 	ctx context.Context, parameter *corev1.ConfigMap, hold readiness.MassHold, now time.Time,
 ) error {
-	live, err := w.options.LiveNodes(ctx)
+	live, err := w.LiveNodes(ctx)
 	if err != nil {
 		return fmt.Errorf("counting holds without an agent: %w", err)
 	}
@@ -116,13 +115,13 @@ func (w *watcher) removeParameter(
 	if !ok {
 		return nil // The next check decides with a newer cache.
 	}
-	err = w.options.ConfigMaps.Delete(ctx, Parameter, metav1.DeleteOptions{
+	err = w.ConfigMaps.Delete(ctx, Parameter, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &parameter.UID, ResourceVersion: &parameter.ResourceVersion},
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // Another client was faster; the next check handles it.
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("deleting the parameter of the born-held policy: %w", err)
 	}
 	w.parameterRemoved = now
@@ -135,8 +134,8 @@ func (w *watcher) removeParameter(
 }
 
 func (w *watcher) reportParameter(ctx context.Context, parameter *corev1.ConfigMap, reason, message string) {
-	w.options.Log.ErrorContext(ctx, "too many nodes are held without an agent", "decision", reason, "message", message)
-	w.options.RecordEvent(&corev1.ObjectReference{
+	w.Log.ErrorContext(ctx, "too many nodes are held without an agent", "decision", reason, "message", message)
+	w.RecordEvent(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "ConfigMap", Namespace: parameter.Namespace, Name: parameter.Name, UID: parameter.UID,
 	}, corev1.EventTypeWarning, reason, message)
 }

@@ -11,9 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,10 +53,12 @@ type Options struct {
 // A watcher watches holds. It runs in every replica, so that a new leader knows the ages. Only
 // the leader reports and writes. Its state belongs to the goroutine of its rounds.
 type watcher struct {
-	options Options
+	Options
 	writer  *nodepatch.Writer
 	metrics *metrics
-	clock   serverClock
+	// serverTime is the API server's time at the local time readAt, by which ages do not depend on the
+	// clock of this machine. Both are zero until it is read.
+	serverTime, readAt time.Time
 	// tracked is keyed by the Node's UID: a recreated Node is another Node.
 	tracked map[types.UID]*trackedNode
 	// leadingSince is zero until this replica leads.
@@ -101,31 +105,26 @@ func newWatcher(o Options) (*watcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	m, err := newMetrics(o.Registerer)
-	if err != nil {
-		return nil, err
-	}
 	return &watcher{
-		options: o, metrics: m, tracked: map[types.UID]*trackedNode{},
+		Options: o, metrics: newMetrics(o.Registerer), tracked: map[types.UID]*trackedNode{},
 		writer: nodepatch.NewWriterAs(apiaccess.WebhookFieldManager, o.Nodes),
-		clock:  serverClock{configMaps: o.ConfigMaps},
 	}, nil
 }
 
 // leaderGrace is how long a new leader does nothing. After an outage of the API server that
 // ended the last leader, the agents also need time to release nodes that are ready.
-func (w *watcher) leaderGrace() time.Duration { return w.options.Timeouts.Agent / 4 }
+func (w *watcher) leaderGrace() time.Duration { return w.Timeouts.Agent / 4 }
 
 // stuckAge is the age at which a node that is held without an agent counts as stuck. Earlier,
 // it may be waiting for its image; later, an autoscaler may already be buying the next node.
 func (w *watcher) stuckAge() time.Duration {
-	return (w.options.Timeouts.Agent + w.options.Timeouts.Hold) / 2
+	return (w.Timeouts.Agent + w.Timeouts.Hold) / 2
 }
 
 // checkNodes checks every Node once. An error on one node does not stop the check of the
 // others.
 func (w *watcher) checkNodes(ctx context.Context, seen world.World) error {
-	nodes, now := seen.Nodes, w.options.Now()
+	nodes, now := seen.Nodes, w.Now()
 	w.trackNodes(nodes, now)
 	if !seen.IsLeading {
 		return nil
@@ -183,73 +182,48 @@ func holdKeyOf(node *corev1.Node) string {
 	return fmt.Sprint(record.State, record.Reason, record.Since, node.Status.NodeInfo.BootID)
 }
 
-// holdAge returns how long the hold has existed: as long as this replica has observed it,
-// which does not depend on a wall clock. A node that was born held may be older, unless it has
-// rebooted since; its age is measured by the API server's clock alone.
-func (w *watcher) holdAge(node *corev1.Node, now time.Time) time.Duration {
+// checkedHold returns the state of the hold of a tracked Node, and its age: as long as this replica
+// has observed it, which does not depend on a wall clock. A node that was born held may be older,
+// unless it has rebooted since; its age is measured by the API server's clock alone.
+func (w *watcher) checkedHold(node *corev1.Node, now time.Time) (readiness.HoldCheck, time.Duration) {
 	tracked := w.tracked[node.UID]
 	age := now.Sub(tracked.since)
-	if server := w.clock.timeAt(now); !server.IsZero() && !tracked.sawEarlierHold && readiness.IsInFirstBoot(node) {
+	if server := w.serverTimeAt(now); !server.IsZero() && !tracked.sawEarlierHold && readiness.IsInFirstBoot(node) {
 		age = max(age, server.Sub(node.CreationTimestamp.Time))
 	}
-	return age
+	history := readiness.HoldHistory{Age: age, HadOtherReport: tracked.sawNoShutdown}
+	return readiness.CheckHold(node, history, w.Timeouts, now), age
 }
 
-// holdHistory returns what this replica has observed of the hold.
-func (w *watcher) holdHistory(node *corev1.Node, now time.Time) readiness.HoldHistory {
-	return readiness.HoldHistory{
-		Age: w.holdAge(node, now), HadOtherReport: w.tracked[node.UID].sawNoShutdown,
+// serverTimeAt returns the API server's time at a local time, to the second, or zero if it is not
+// known.
+func (w *watcher) serverTimeAt(now time.Time) time.Time {
+	if w.readAt.IsZero() {
+		return time.Time{}
 	}
+	return w.serverTime.Add(now.Sub(w.readAt))
 }
 
-// readServerTime reads the API server's time once, when the first node that was born held
-// appears.
+// readServerTime reads the API server's time once, when the first node that was born held appears.
+// It creates an object in a dry run, whose creation time the API server sets like that of Nodes.
 func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
-	for _, node := range nodes {
-		if w.tracked[node.UID] != nil && readiness.IsBornHeld(node) {
-			return w.clock.read(ctx, now)
-		}
+	isBornHeld := func(n *corev1.Node) bool { return w.tracked[n.UID] != nil && readiness.IsBornHeld(n) }
+	if !w.readAt.IsZero() || !slices.ContainsFunc(nodes, isBornHeld) {
+		return nil
 	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}
+	created, err := w.ConfigMaps.Create(ctx, object,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: apiaccess.WebhookFieldManager})
+	if err != nil {
+		return fmt.Errorf("reading the API server's time: %w", err)
+	}
+	w.serverTime, w.readAt = created.CreationTimestamp.Time, now
 	return nil
 }
 
 // nodeReference returns the reference to a Node for events.
 func nodeReference(node *corev1.Node) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
-}
-
-// serverClock is the API server's clock. Ages by this clock do not depend on the clock of this
-// machine.
-type serverClock struct {
-	configMaps typedcorev1.ConfigMapInterface
-	// serverTime is the API server's time at the local time readAt. Both are zero until it is
-	// read.
-	serverTime, readAt time.Time
-}
-
-// timeAt returns the API server's time at a local time, to the second, or zero if it is not
-// known.
-func (c *serverClock) timeAt(now time.Time) time.Time {
-	if c.readAt.IsZero() {
-		return time.Time{}
-	}
-	return c.serverTime.Add(now.Sub(c.readAt))
-}
-
-// read creates an object in a dry run. The API server sets its creation time like that of
-// Nodes.
-func (c *serverClock) read(ctx context.Context, now time.Time) error {
-	if !c.readAt.IsZero() {
-		return nil
-	}
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}
-	created, err := c.configMaps.Create(ctx, object,
-		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: apiaccess.WebhookFieldManager})
-	if err != nil {
-		return fmt.Errorf("reading the API server's time: %w", err)
-	}
-	c.serverTime, c.readAt = created.CreationTimestamp.Time, now
-	return nil
 }
 
 // metrics are the metrics of the controller. Only the leader has values other than zero.
@@ -260,38 +234,32 @@ type metrics struct {
 	reasons              map[string]int // those that held exports
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer) *metrics {
+	to := promauto.With(r)
 	m := &metrics{
-		holds: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		holds: to.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_holds",
 			Help: "Held nodes by state, as the leader observes them. States agent_missing and overdue need attention.",
 		}, []string{"state"}),
-		held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		held: to.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_held_nodes",
 			Help: "Held nodes by the reason of their condition NetworkHeld, or NoReport if no agent has written it.",
 		}, []string{"reason"}),
-		oldest: prometheus.NewGauge(prometheus.GaugeOpts{
+		oldest: to.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_webhook_oldest_hold_seconds",
 			Help: "Age of the oldest hold, as the leader observes it; 0 if no node is held.",
 		}),
-		givenUp: prometheus.NewCounter(prometheus.CounterOpts{
+		givenUp: to.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_webhook_holds_given_up_total",
 			Help: "Holds that the leader ended because they exceeded their time limit (--on-stuck-hold=release).",
 		}),
-		switchedOff: prometheus.NewCounter(prometheus.CounterOpts{
+		switchedOff: to.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_webhook_born_held_switched_off_total",
 			Help: "Times that the leader deleted the parameter of the born-held policy.",
 		}),
 	}
-	var errs []error
-	for _, c := range []prometheus.Collector{m.holds, m.held, m.oldest, m.givenUp, m.switchedOff} {
-		errs = append(errs, r.Register(c))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
 	m.update(holdCounts{})
-	return m, nil
+	return m
 }
 
 func (m *metrics) update(counts holdCounts) {
