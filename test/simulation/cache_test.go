@@ -163,9 +163,9 @@ func (m *simulatedCache[T]) relist() {
 	m.notified = maps.Clone(m.objects)
 }
 
-// A simulatedInformer has the methods of cache.Informer that the webhook uses.
+// A simulatedInformer has the methods of an informer that the webhook uses.
 type simulatedInformer[T storedObject[T]] struct {
-	cache.Informer
+	toolscache.SharedIndexInformer
 	store *simulatedCache[T]
 }
 

@@ -20,20 +20,11 @@ const maxAge = 2 * time.Minute
 // ErrNotFilled reports that the objects are not known yet. It never means that there are none.
 var ErrNotFilled = errors.New("the cache is not filled yet")
 
-// An Informer is an informer of client-go, or a stub of it. The cache of controller-runtime hands
-// out no other, but its own List copies at least the struct of every object.
-type Informer interface {
-	AddEventHandler(toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
-	GetStore() toolscache.Store
-	HasSynced() bool
-	LastSyncResourceVersion() string
-}
-
 // A Set has the objects of one kind as its informer knows them.
 type Set[T any] struct {
 	// Now is the clock.
 	Now      func() time.Time
-	informer Informer
+	informer toolscache.SharedInformer
 
 	mu    sync.Mutex // guards the fields below
 	seen  string     // the resourceVersion of the last event or bookmark
@@ -42,17 +33,18 @@ type Set[T any] struct {
 }
 
 // New returns the Set of an informer, which another goroutine runs.
-func New[T any](informer Informer) *Set[T] {
+func New[T any](informer toolscache.SharedInformer) *Set[T] {
 	return &Set[T]{Now: time.Now, informer: informer, noted: time.Now()}
 }
 
-// Cached returns the Set of a kind in the cache, which may start later.
+// Cached returns the Set of a kind in the cache, which may start later. The cache hands out informers
+// of client-go, but its own List copies at least the struct of every object.
 func Cached[T client.Object](ctx context.Context, from cache.Cache, kind T) (*Set[T], error) {
 	opened, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("opening the informer for %T: %w", kind, err)
 	}
-	informer, ok := opened.(Informer)
+	informer, ok := opened.(toolscache.SharedInformer)
 	if !ok {
 		return nil, fmt.Errorf("opening the informer for %T: %T has no store", kind, opened)
 	}

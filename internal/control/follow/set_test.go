@@ -13,7 +13,7 @@ import (
 
 // A stubInformer has one handler, and the version and the objects that the test sets.
 type stubInformer struct {
-	Informer
+	toolscache.SharedInformer
 	version string
 	store   toolscache.Store // nil before the first list
 	handler toolscache.ResourceEventHandler

@@ -34,7 +34,7 @@ func TestUnreadableObject(t *testing.T) {
 
 // A filledInformer has listed its objects, and receives no others.
 type filledInformer struct {
-	follow.Informer
+	cache.SharedInformer
 	store cache.Store
 }
 
