@@ -82,7 +82,7 @@ func TestOnNodeChange(t *testing.T) {
 	node := func(version string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, ResourceVersion: version}}
 	}
-	watch := &storeWriter[*corev1.Node]{a.nodes}
+	watch := a.nodes.writer
 	for _, step := range []struct {
 		what  string
 		event func() error

@@ -123,7 +123,7 @@ func TestKnownIsSorted(t *testing.T) {
 	for i := range 20 {
 		objects = append(objects, &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c%02d", i)}})
 	}
-	require.NoError(t, (&storeWriter[*v1alpha1.EtcdCluster]{clusters.clusters}).Replace(objects, ""))
+	require.NoError(t, clusters.clusters.writer.Replace(objects, ""))
 	known, err := gatherKnown(&corev1.Node{}, evidence.Scan{}, clusters, true)
 	require.NoError(t, err)
 	require.Len(t, known.Clusters, len(objects))

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,46 +42,53 @@ type storedObject interface {
 	metav1.Object
 }
 
-// A store is a copy of some objects of the API server, by name. One list and one watch keep it
-// up to date. It can be behind the API server, so a write that is based on it must carry the
-// resourceVersion of the object.
+// A store is a copy of some objects of the API server. One list and one watch keep it up to date.
+// It can be behind the API server, so a write that is based on it must carry the resourceVersion of
+// the object.
 type store[T storedObject] struct {
 	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	changed func()
 	log     *slog.Logger
+	logged  loop.LogOnce // belongs to the reflector
+	objects latest[[]T]  // unknown before the first complete list
+	// writer replaces the objects, and then calls the function that newStore got.
+	writer cache.ReflectorStore
 	// wanted is set when the objects are needed for the first time. See runWhenWanted.
 	wanted loop.Signal
-
-	mu      sync.Mutex // guards the fields below
-	objects map[string]T
-	synced  bool
-	logged  loop.LogOnce
 }
 
 func newStore[T storedObject](log *slog.Logger, changed func()) *store[T] {
-	return &store[T]{log: log, changed: changed, wanted: loop.NewSignal(), objects: map[string]T{}}
+	s := &store[T]{log: log, wanted: loop.NewSignal()}
+	// The first call of a reflector is Replace, with a complete list.
+	s.writer = cache.NewUndeltaStore(func(all []any) {
+		objects := make([]T, 0, len(all))
+		for _, o := range all {
+			if object, ok := o.(T); ok {
+				objects = append(objects, object)
+			}
+		}
+		s.objects.set(objects)
+		changed()
+	}, cache.MetaNamespaceKeyFunc)
+	return s
 }
 
 // all returns the objects, and whether the store is synced. The caller must not change the
 // objects. A store is synced after the first complete list, and stays so when the API server
 // goes away.
 func (s *store[T]) all() (objects []T, synced bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.objects {
-		objects = append(objects, o)
-	}
-	return objects, s.synced
+	objects, synced = s.objects.get()
+	return slices.Clone(objects), synced
 }
 
 // get returns the object with this name, and whether the store is synced. The caller must not
 // change the object.
 func (s *store[T]) get(name string) (found T, exists, synced bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	found, exists = s.objects[name]
-	return found, exists, s.synced
+	objects, synced := s.objects.get()
+	if i := slices.IndexFunc(objects, func(o T) bool { return o.GetName() == name }); i >= 0 {
+		return objects[i], true, synced
+	}
+	return found, false, synced
 }
 
 // runWhenWanted waits until the objects are wanted, and then does what run does.
@@ -113,62 +121,17 @@ func (s *store[T]) run(ctx context.Context) error {
 		},
 	}
 	options := cache.ReflectorOptions{Backoff: &backoff}
-	cache.NewReflectorWithOptions(source, example, &storeWriter[T]{s}, options).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(source, example, s.writer, options).RunWithContext(ctx)
 	return context.Cause(ctx)
 }
 
 // logResult logs the first failure of a kind, and the first success after a failure.
 func (s *store[T]) logResult(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
-	s.mu.Lock()
-	changed := s.logged.ChangedErrorKind("requests", err)
-	s.mu.Unlock()
 	switch {
-	case !changed:
+	case ctx.Err() != nil || !s.logged.ChangedErrorKind("requests", err):
 	case err != nil:
 		s.log.WarnContext(ctx, "failed to read from the API server; using cached objects", "err", err)
 	default:
 		s.log.InfoContext(ctx, "reading from the API server works again")
-	}
-}
-
-// storeWriter is the cache.ReflectorStore of a store.
-type storeWriter[T storedObject] struct{ *store[T] }
-
-func (w *storeWriter[T]) Add(o any) error    { return w.Update(o) }
-func (w *storeWriter[T]) Update(o any) error { return w.change(func() { w.put(o) }) }
-func (w *storeWriter[T]) Delete(o any) error {
-	return w.change(func() {
-		if deleted, ok := o.(T); ok {
-			delete(w.objects, deleted.GetName())
-		}
-	})
-}
-
-func (w *storeWriter[T]) Replace(list []any, _ string) error {
-	return w.change(func() {
-		w.objects, w.synced = map[string]T{}, true
-		for _, o := range list {
-			w.put(o)
-		}
-	})
-}
-
-func (w *storeWriter[T]) Resync() error { return nil }
-
-func (w *storeWriter[T]) change(write func()) error {
-	w.mu.Lock()
-	write()
-	w.mu.Unlock()
-	w.changed()
-	return nil
-}
-
-// put requires that the caller holds the mutex.
-func (w *storeWriter[T]) put(o any) {
-	if object, ok := o.(T); ok {
-		w.objects[object.GetName()] = object
 	}
 }

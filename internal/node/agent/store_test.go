@@ -23,14 +23,13 @@ func TestStore(t *testing.T) {
 	s := newStore[*corev1.Node](discardLog(), func() { changes++ })
 	_, synced := s.all()
 	require.False(t, synced, "before the first list, an absent object may exist")
-	writer := &storeWriter[*corev1.Node]{s}
-	require.NoError(t, writer.Replace([]any{named("a"), named("b")}, "5"))
-	require.NoError(t, writer.Replace([]any{named("b")}, "9"))
+	require.NoError(t, s.writer.Replace([]any{named("a"), named("b")}, "5"))
+	require.NoError(t, s.writer.Replace([]any{named("b")}, "9"))
 	_, exists, synced := s.get("a")
 	require.True(t, synced)
 	require.False(t, exists, "it was deleted between two watches")
-	require.NoError(t, writer.Add(named("c")))
-	require.NoError(t, writer.Delete(named("b")))
+	require.NoError(t, s.writer.Add(named("c")))
+	require.NoError(t, s.writer.Delete(named("b")))
 	all, _ := s.all()
 	require.Len(t, all, 1)
 	require.Equal(t, 4, changes)
@@ -43,7 +42,7 @@ func replace[T storedObject](t *testing.T, s *store[T], objects ...T) {
 	for i, o := range objects {
 		list[i] = o
 	}
-	require.NoError(t, (&storeWriter[T]{s}).Replace(list, ""))
+	require.NoError(t, s.writer.Replace(list, ""))
 }
 
 // TestStaleWatch runs the node loop while the store has an old copy of the Node.
