@@ -21,7 +21,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,8 +99,9 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Agent is the agent of one node.
+// Agent is the agent of one node. As a prometheus.Collector, it has the metrics of the etcd path.
 type Agent struct {
+	*metrics
 	cfg      Config
 	nodes    *store[*corev1.Node]
 	clusters clusterStores
@@ -109,7 +109,6 @@ type Agent struct {
 	scanner  *etcdScanner
 	reporter *clusterReporter
 	recorder *eventRecorder
-	metrics  *metrics
 }
 
 // New returns an Agent that does nothing before Run.
@@ -172,20 +171,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		group.Go(func() error { return part(ctx) })
 	}
 	return group.Wait()
-}
-
-// Describe implements prometheus.Collector. The metrics are those of the etcd path.
-func (a *Agent) Describe(to chan<- *prometheus.Desc) {
-	for _, c := range a.metrics.collectors() {
-		c.Describe(to)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (a *Agent) Collect(to chan<- prometheus.Metric) {
-	for _, c := range a.metrics.collectors() {
-		c.Collect(to)
-	}
 }
 
 // Healthy returns an error if the node loop has not made a pass for too long. A hanging scan is not

@@ -50,20 +50,20 @@ func newGateProber(cfg Config, changed func()) *gateProber {
 	return p
 }
 
-// run probes until the context ends.
+// run probes until the context ends. Without gates it has nothing to do.
 func (p *gateProber) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	var group errgroup.Group
 	for _, g := range p.gates {
 		group.Go(func() error { return p.runGate(ctx, g) })
 	}
-	<-ctx.Done()
-	_ = group.Wait() // every goroutine returns the cause of the context
-	return context.Cause(ctx)
+	return group.Wait()
 }
 
 func (p *gateProber) runGate(ctx context.Context, g *probedGate) error {
 	for {
-		interval, generation := g.pace()
+		g.mu.Lock()
+		interval, generation := g.interval, g.generation
+		g.mu.Unlock()
 		if interval == 0 {
 			select {
 			case <-ctx.Done():
@@ -108,12 +108,6 @@ func (p *gateProber) results() []readiness.Probe {
 		g.mu.Unlock()
 	}
 	return results
-}
-
-func (g *probedGate) pace() (interval time.Duration, generation int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.interval, g.generation
 }
 
 func (g *probedGate) setInterval(interval time.Duration) {

@@ -2,12 +2,14 @@ package agent
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // metrics are the metrics of the etcd path.
 type metrics struct {
+	prometheus.Collector
 	scans      prometheus.Histogram
 	unreadable prometheus.Gauge
 	servers    *prometheus.GaugeVec
@@ -16,25 +18,28 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
+	registry := prometheus.NewRegistry()
+	register := promauto.With(registry)
 	m := &metrics{
-		scans: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Collector: registry,
+		scans: register.NewHistogram(prometheus.HistogramOpts{
 			Name:    "holdfast_agent_look_duration_seconds",
 			Help:    "Duration of a scan of the host for etcd, without the requests to etcd.",
 			Buckets: []float64{.005, .02, .05, .2, 1, 5},
 		}),
-		unreadable: prometheus.NewGauge(prometheus.GaugeOpts{
+		unreadable: register.NewGauge(prometheus.GaugeOpts{
 			Name: "holdfast_agent_unreadable_places",
 			Help: "Places of the host that the last scan could not read. Only 0 can prove the absence of etcd.",
 		}),
-		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		servers: register.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_agent_etcd_servers",
 			Help: "etcd servers on this host, by state: member, removed, unverified or stopped.",
 		}, []string{"state"}),
-		probes: prometheus.NewHistogram(prometheus.HistogramOpts{
+		probes: register.NewHistogram(prometheus.HistogramOpts{
 			Name: "holdfast_agent_observation_duration_seconds", Help: "Duration of a probe of all members of an etcd cluster.",
 			Buckets: []float64{.02, .05, .2, .5, 1.6, 3.2},
 		}),
-		published: prometheus.NewCounterVec(prometheus.CounterOpts{
+		published: register.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_agent_observations_total",
 			Help: "Observations due to be published, by result: published, problem (published with a problem) or failed.",
 		}, []string{"result"}),
@@ -51,10 +56,6 @@ const (
 	resultProblem   = "problem"
 	resultFailed    = "failed"
 )
-
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.scans, m.unreadable, m.servers, m.probes, m.published}
-}
 
 // countServers counts the servers on the host.
 func (m *metrics) countServers(scan evidence.Scan) {
