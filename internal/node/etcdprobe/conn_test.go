@@ -36,7 +36,7 @@ func TestConnPool(t *testing.T) {
 	var conns []*grpc.ClientConn
 	request := func(ctx context.Context, conn *grpc.ClientConn) error {
 		conns = append(conns, conn)
-		return readKey(ctx, conn, fakeCluster, fakeMember, false)
+		return readKey(ctx, conn, fakeIdentity().Ref, false)
 	}
 	require.NoError(t, p.call(t.Context(), e, request))
 	require.NoError(t, p.call(t.Context(), e, request))

@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 const (
@@ -151,16 +153,24 @@ type wrongServerError struct{ message string }
 
 func (e wrongServerError) Error() string { return e.message }
 
-// checkHeader returns an error if a response is not from the given member. Member 0 stands for
-// any member of the cluster.
-func checkHeader(header *pb.ResponseHeader, cluster, member uint64) error {
-	switch {
-	case header == nil:
+// checkHeader returns an error if a response is not from the given member.
+func checkHeader(header *pb.ResponseHeader, of evidence.MemberRef) error {
+	if err := checkCluster(header, of.Cluster); err != nil {
+		return err
+	}
+	if member := memberID(header.MemberId); member != of.Member {
+		return wrongServerError{fmt.Sprintf("responded as member %s, not %s", member, of.Member)}
+	}
+	return nil
+}
+
+// checkCluster returns an error if a response is not from a member of the given cluster.
+func checkCluster(header *pb.ResponseHeader, of v1alpha1.ClusterID) error {
+	if header == nil {
 		return wrongServerError{"responded without its IDs"}
-	case header.ClusterId != cluster:
-		return wrongServerError{fmt.Sprintf("responded as a member of cluster %x, not %x", header.ClusterId, cluster)}
-	case member != 0 && header.MemberId != member:
-		return wrongServerError{fmt.Sprintf("responded as member %x, not %x", header.MemberId, member)}
+	}
+	if cluster := clusterID(header.ClusterId); cluster != of {
+		return wrongServerError{fmt.Sprintf("responded as a member of cluster %s, not %s", cluster, of)}
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ package etcdprobe
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -50,12 +49,6 @@ type Prober struct {
 
 	mu    sync.Mutex // guards cache
 	cache map[string]cachedServer
-}
-
-// identifiedServer is a local server together with the IDs from its identification.
-type identifiedServer struct {
-	server          evidence.Server
-	cluster, member uint64
 }
 
 // cachedServer is the result of the last successful query of one local server.
@@ -178,36 +171,24 @@ func (p *Prober) identifyAt(ctx context.Context, e endpoint, server evidence.Ser
 	if err != nil {
 		return evidence.Identity{}, err
 	}
-	if err := checkStored(status.Header, server); err != nil {
-		return evidence.Identity{}, err
+	if server.Stored != nil {
+		// Two servers of a host can have the same client URL: one of them is stopped, or has a network of
+		// its own.
+		if err := checkHeader(status.Header, *server.Stored); err != nil {
+			return evidence.Identity{}, err
+		}
 	}
-	cluster, member := status.Header.ClusterId, status.Header.MemberId
-	identity := evidence.Identity{
-		Ref: memberRef(cluster, member), Name: publishableName(server.Config.Name), Learner: status.IsLearner,
-	}
+	ref := memberRef(status.Header.ClusterId, status.Header.MemberId)
+	identity := evidence.Identity{Ref: ref, Name: publishableName(server.Config.Name), Learner: status.IsLearner}
 	// The IDs are valid without a member list. A list adds the name and the membership.
-	list := p.fetchMembersAt(ctx, e, cluster, member)
-	own := findMember(list.members, member)
+	list := p.fetchMembersAt(ctx, e, ref)
+	own := findMember(list.members, ref.Member)
 	if own != nil {
 		identity.Name, identity.Learner = publishableName(own.Name), own.IsLearner
 	}
 	identity.Removed = list.err == nil && own == nil
-	p.updateCache(server, identity.Ref, e, list.members)
+	p.updateCache(server, ref, e, list.members)
 	return identity, nil
-}
-
-// checkStored returns an error if the response is from another member than the one whose data the
-// server has. Two servers of a host can have the same client URL: one of them is stopped, or has a
-// network of its own.
-func checkStored(header *pb.ResponseHeader, server evidence.Server) error {
-	if server.Stored == nil {
-		return nil
-	}
-	cluster, member, err := parseRef(*server.Stored)
-	if err != nil {
-		return err
-	}
-	return checkHeader(header, cluster, member)
 }
 
 func (p *Prober) fetchStatus(ctx context.Context, e endpoint) (*pb.StatusResponse, error) {
@@ -238,18 +219,16 @@ func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (ev
 	if server.Stored != nil && *server.Stored != cached.ref {
 		return evidence.Identity{}, false // the data is that of another member, a replacement
 	}
-	cluster, member, err := parseRef(cached.ref)
-	if err != nil {
-		return evidence.Identity{}, false
-	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	list := p.fetchMembersFromOthers(ctx, identifiedServer{server, cluster, member})
-	if list.err != nil || findMember(list.members, member) != nil {
+	list := p.fetchMembersFromOthers(ctx, evidence.FoundServer{
+		Server: server, Identity: evidence.Identity{Ref: cached.ref},
+	})
+	if list.err != nil || findMember(list.members, cached.ref.Member) != nil {
 		return evidence.Identity{}, false
 	}
 	peerURLs := slices.Clone(server.Config.InitialPeerURLs)
-	if own := findMember(cached.members, member); own != nil {
+	if own := findMember(cached.members, cached.ref.Member); own != nil {
 		peerURLs = append(peerURLs, own.PeerURLs...)
 	}
 	for _, other := range list.members {
@@ -261,9 +240,9 @@ func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (ev
 }
 
 // findMember returns the member with an ID, nil if the list has none.
-func findMember(members []*pb.Member, id uint64) *pb.Member {
+func findMember(members []*pb.Member, id v1alpha1.MemberID) *pb.Member {
 	for _, m := range members {
-		if m.ID == id {
+		if memberID(m.ID) == id {
 			return m
 		}
 	}
@@ -271,19 +250,9 @@ func findMember(members []*pb.Member, id uint64) *pb.Member {
 }
 
 func memberRef(cluster, member uint64) evidence.MemberRef {
-	return evidence.MemberRef{Cluster: v1alpha1.ClusterID(hexID(cluster)), Member: v1alpha1.MemberID(hexID(member))}
+	return evidence.MemberRef{Cluster: clusterID(cluster), Member: memberID(member)}
 }
 
-// hexID formats an ID as etcdctl does.
-func hexID(id uint64) string { return strconv.FormatUint(id, 16) }
-
-// parseRef returns the numeric IDs of a member reference.
-func parseRef(ref evidence.MemberRef) (cluster, member uint64, err error) {
-	if cluster, err = strconv.ParseUint(string(ref.Cluster), 16, 64); err != nil {
-		return 0, 0, fmt.Errorf("parsing cluster ID %q: %w", ref.Cluster, err)
-	}
-	if member, err = strconv.ParseUint(string(ref.Member), 16, 64); err != nil {
-		return 0, 0, fmt.Errorf("parsing member ID %q: %w", ref.Member, err)
-	}
-	return cluster, member, nil
-}
+// clusterID and memberID format an ID as etcdctl does.
+func clusterID(id uint64) v1alpha1.ClusterID { return v1alpha1.ClusterID(strconv.FormatUint(id, 16)) }
+func memberID(id uint64) v1alpha1.MemberID   { return v1alpha1.MemberID(strconv.FormatUint(id, 16)) }

@@ -25,7 +25,7 @@ type memberList struct {
 	leader uint64
 	// endpoint is the source of the list, and server the member there.
 	endpoint endpoint
-	server   uint64
+	server   v1alpha1.MemberID
 	// err is the reason that no quorum confirmed the list. If it is nil, the list is linearizable.
 	err error
 	// noAlarms means that the cluster has no alarm. Otherwise only a request for the alarms tells.
@@ -34,10 +34,10 @@ type memberList struct {
 
 // fetchMembersAt requests the member list from one server. If no quorum confirms the list, it
 // returns the server's own, possibly stale list together with the error.
-func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member uint64) memberList {
+func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, of evidence.MemberRef) memberList {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	list := memberList{endpoint: e, server: member}
+	list := memberList{endpoint: e, server: of.Member}
 	list.err = p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
 		client := pb.NewClusterClient(conn)
 		var status *pb.StatusResponse
@@ -46,12 +46,12 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 		var requests sync.WaitGroup
 		requests.Go(func() { status, statusErr = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}) })
 		requests.Go(func() { stale, staleErr = client.MemberList(ctx, &pb.MemberListRequest{}) })
-		readErr := readKey(ctx, conn, cluster, member, false)
+		readErr := readKey(ctx, conn, of, false)
 		requests.Wait()
 		if statusErr != nil {
 			return statusErr
 		}
-		if err := checkHeader(status.Header, cluster, member); err != nil {
+		if err := checkHeader(status.Header, of); err != nil {
 			return err
 		}
 		if status.IsLearner {
@@ -64,7 +64,7 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 		if readErr != nil {
 			return readErr
 		}
-		return list.confirm(ctx, conn, cluster, member)
+		return list.confirm(ctx, conn, of)
 	})
 	return list
 }
@@ -74,19 +74,19 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, cluster, member
 // that a linearizable one is not needed, which etcd has since 3.5, and its status, whose errors
 // contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only a
 // cluster with an error needs the request for alarms, which writes to its raft log.
-func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64) error {
+func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, of evidence.MemberRef) error {
 	var noAlarms bool
 	var requests sync.WaitGroup
 	requests.Go(func() {
 		status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
-		noAlarms = err == nil && len(status.Errors) == 0 && checkHeader(status.Header, cluster, member) == nil
+		noAlarms = err == nil && len(status.Errors) == 0 && checkHeader(status.Header, of) == nil
 	})
 	confirmed, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{})
 	requests.Wait()
 	if err != nil {
 		return err
 	}
-	if err = checkList(confirmed, cluster, member); err == nil {
+	if err = checkList(confirmed, of); err == nil {
 		l.members, l.noAlarms = confirmed.Members, noAlarms
 	}
 	return err
@@ -104,20 +104,16 @@ func (p *Prober) ListMembers(
 	if !ok || cached.ref != identity.Ref {
 		return nil, errors.New("the server has not been queried yet")
 	}
-	cluster, member, err := parseRef(identity.Ref)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	var list []v1alpha1.MemberStatus
-	err = p.conns.call(ctx, cached.endpoint, func(ctx context.Context, conn *grpc.ClientConn) error {
+	err := p.conns.call(ctx, cached.endpoint, func(ctx context.Context, conn *grpc.ClientConn) error {
 		// Not linearizable: servers since 3.5 answer from their own data, as those up to 3.4 always do.
 		stored, err := pb.NewClusterClient(conn).MemberList(ctx, &pb.MemberListRequest{Linearizable: false})
 		if err != nil {
 			return err
 		}
-		if err = checkList(stored, cluster, member); err != nil {
+		if err = checkList(stored, identity.Ref); err != nil {
 			return err
 		}
 		list = make([]v1alpha1.MemberStatus, len(stored.Members))
@@ -131,8 +127,8 @@ func (p *Prober) ListMembers(
 }
 
 // checkList returns an error if a member list is from another server, or is invalid.
-func checkList(list *pb.MemberListResponse, cluster, member uint64) error {
-	if err := checkHeader(list.Header, cluster, member); err != nil {
+func checkList(list *pb.MemberListResponse, of evidence.MemberRef) error {
+	if err := checkHeader(list.Header, of); err != nil {
 		return err
 	}
 	return validateMembers(list.Members)
@@ -163,7 +159,7 @@ func validateMembers(members []*pb.Member) error {
 // fetchMembers requests the member list from the local server. If that fails, or takes more
 // than a third of the Prober's timeout, it also requests the list from the other cached
 // members. Within the Prober's timeout, it returns the best list and the local server's own.
-func (p *Prober) fetchMembers(ctx context.Context, local identifiedServer) (best, own memberList) {
+func (p *Prober) fetchMembers(ctx context.Context, local evidence.FoundServer) (best, own memberList) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	localFailed := make(chan struct{})
@@ -200,14 +196,14 @@ func (p *Prober) fetchMembers(ctx context.Context, local identifiedServer) (best
 
 // fetchMembersFromLocal requests the member list from the local server. It tries each
 // endpoint until one returns a confirmed list.
-func (p *Prober) fetchMembersFromLocal(ctx context.Context, local identifiedServer) memberList {
+func (p *Prober) fetchMembersFromLocal(ctx context.Context, local evidence.FoundServer) memberList {
 	var failed attempts
 	var stale memberList
-	for _, e := range p.localEndpoints(local.server) {
+	for _, e := range p.localEndpoints(local.Server) {
 		if failed.isUnreachable(e.url) || ctx.Err() != nil {
 			continue
 		}
-		list := p.fetchMembersAt(ctx, e, local.cluster, local.member)
+		list := p.fetchMembersAt(ctx, e, local.Ref)
 		if list.err == nil {
 			return list
 		}
@@ -224,20 +220,21 @@ func (p *Prober) fetchMembersFromLocal(ctx context.Context, local identifiedServ
 
 // fetchMembersFromOthers requests the member list from all other cached members in parallel,
 // and returns the first list that a quorum confirms.
-func (p *Prober) fetchMembersFromOthers(ctx context.Context, local identifiedServer) memberList {
-	cached, _ := p.cached(local.server)
+func (p *Prober) fetchMembersFromOthers(ctx context.Context, local evidence.FoundServer) memberList {
+	cached, _ := p.cached(local.Server)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
 	confirmed := memberList{err: errors.New("no other member returned a confirmed member list")}
 	var requests sync.WaitGroup
 	for _, m := range cached.members {
-		if m.ID == local.member {
+		of := evidence.MemberRef{Cluster: local.Ref.Cluster, Member: memberID(m.ID)}
+		if of == local.Ref {
 			continue
 		}
 		requests.Go(func() {
-			for _, e := range p.memberEndpoints(local.server, m, cached.endpoint) {
-				list := p.fetchMembersAt(ctx, e, local.cluster, m.ID)
+			for _, e := range p.memberEndpoints(local.Server, m, cached.endpoint) {
+				list := p.fetchMembersAt(ctx, e, of)
 				if list.err != nil {
 					continue
 				}
@@ -261,7 +258,7 @@ func (p *Prober) memberEndpoints(server evidence.Server, m *pb.Member, worked en
 		credentials = withoutDuplicates(append([]evidence.Credential{worked.credential}, credentials...))
 	}
 	urls := memberURLs(m)
-	if cached, _ := p.cached(server); cached.ref.Member == v1alpha1.MemberID(hexID(m.ID)) {
+	if cached, _ := p.cached(server); cached.ref.Member == memberID(m.ID) {
 		// The local member is also probed at its listen URLs, because its advertised URLs may
 		// be unreachable or lead to another server.
 		urls = withoutDuplicates(append(urls, localURLs(server)...))

@@ -23,15 +23,14 @@ import (
 // twice that. The caller sets Node, NodeUID and Nonce.
 func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity evidence.Identity) v1alpha1.Observation {
 	o := v1alpha1.Observation{LocalMember: identity.Ref.Member, AlarmsUnknown: true}
-	cluster, member, err := parseRef(identity.Ref)
-	if err != nil {
+	if !identity.HasAnswered() {
 		o.Time, o.Problem = metav1.Now(), "the local member is not identified: "+identity.Problem
 		return withinLimits(o)
 	}
-	local := identifiedServer{server, cluster, member}
+	local := evidence.FoundServer{Server: server, Identity: identity}
 	list, own := p.fetchMembers(ctx, local)
 	if own.leader != 0 {
-		o.Leader = v1alpha1.MemberID(hexID(own.leader))
+		o.Leader = memberID(own.leader)
 	}
 	if o.Linearizable = list.err == nil; !o.Linearizable {
 		o.Problem = "no quorum confirmed the member list: " + list.err.Error()
@@ -44,7 +43,7 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 		p.updateCache(server, identity.Ref, worked, list.members)
 	}
 	o.Access = p.access(server)
-	listProbe{p, local, list}.run(ctx, &o)
+	p.probeList(ctx, &o, local, list)
 	o.Time = metav1.Now()
 	return withinLimits(o)
 }
@@ -65,62 +64,37 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 	})
 }
 
-// A listProbe probes the members of a list in parallel, and fetches the cluster's alarms. The
-// member that returned a confirmed list needs no further probe.
-type listProbe struct {
-	*Prober
-	local identifiedServer
-	list  memberList
-}
-
-// run adds the results to the observation.
-func (p listProbe) run(ctx context.Context, o *v1alpha1.Observation) {
+// probeList probes the members of a list in parallel, and requests the cluster's alarms if there may
+// be any. It adds the results to the observation. The member that returned a confirmed list needs no
+// further probe.
+func (p *Prober) probeList(
+	ctx context.Context, o *v1alpha1.Observation, local evidence.FoundServer, list memberList,
+) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	results, pending := p.start(ctx, o)
-	for range pending {
-		change := <-results
-		change()
-	}
-}
-
-// start starts all requests, and returns how many results follow. Each result is a change of the
-// observation, which the receiver makes. Nothing else changes the observation meanwhile.
-func (p listProbe) start(ctx context.Context, o *v1alpha1.Observation) (_ <-chan func(), pending int) {
-	members := slices.SortedFunc(slices.Values(p.list.members), func(a, b *pb.Member) int {
+	members := slices.SortedFunc(slices.Values(list.members), func(a, b *pb.Member) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	o.Members = make([]v1alpha1.MemberStatus, len(members))
-	results := make(chan func(), len(members)+1)
+	var requests sync.WaitGroup
 	for i, m := range members {
-		o.Members[i] = newMemberStatus(m)
-		go func() {
-			status := newMemberStatus(m)
-			if status.Healthy = p.list.err == nil && p.list.server == m.ID; !status.Healthy {
-				status = p.probeMember(ctx, p.local, m, p.list.endpoint)
-			}
-			results <- func() {
-				status.Alarms = o.Members[i].Alarms // the alarms may have come first
-				o.Members[i] = status
-			}
-		}()
+		if list.err == nil && list.server == memberID(m.ID) {
+			o.Members[i] = newMemberStatus(m)
+			o.Members[i].Healthy = true
+			continue
+		}
+		requests.Go(func() { o.Members[i] = p.probeMember(ctx, local, m, list.endpoint) })
 	}
-	if o.AlarmsUnknown = !p.list.noAlarms; !o.AlarmsUnknown || !o.Linearizable {
-		return results, len(members)
+	var alarms []*pb.AlarmMember
+	var err error
+	if o.Linearizable && !list.noAlarms {
+		requests.Go(func() { alarms, err = p.listAlarms(ctx, list.endpoint, local.Ref.Cluster) })
 	}
-	go func() {
-		alarms, err := p.listAlarms(ctx, p.list.endpoint, p.local.cluster)
-		results <- func() { setAlarms(o, members, alarms, err) }
-	}()
-	return results, len(members) + 1
-}
-
-// setAlarms adds the alarms to the members, which are in the order of the observation.
-func setAlarms(o *v1alpha1.Observation, members []*pb.Member, alarms []*pb.AlarmMember, err error) {
+	requests.Wait()
 	for i, m := range members {
 		o.Members[i].Alarms = alarmsOfMember(alarms, m.ID)
 	}
-	if o.AlarmsUnknown = err != nil; o.AlarmsUnknown {
+	if o.AlarmsUnknown = !o.Linearizable || err != nil; err != nil {
 		// The rest of the observation is valid. Another agent's observation may have the alarms.
 		o.Problem = "the alarms are unknown: " + err.Error()
 	}
@@ -128,7 +102,7 @@ func setAlarms(o *v1alpha1.Observation, members []*pb.Member, alarms []*pb.Alarm
 
 // probeMember probes one member through all of its URLs in parallel. One success is enough.
 func (p *Prober) probeMember(
-	ctx context.Context, local identifiedServer, m *pb.Member, worked endpoint,
+	ctx context.Context, local evidence.FoundServer, m *pb.Member, worked endpoint,
 ) v1alpha1.MemberStatus {
 	status := newMemberStatus(m)
 	if m.Name == "" && len(m.ClientURLs) == 0 {
@@ -137,7 +111,7 @@ func (p *Prober) probeMember(
 	}
 	byURL := map[string][]endpoint{}
 	var urls []string
-	for _, e := range p.memberEndpoints(local.server, m, worked) {
+	for _, e := range p.memberEndpoints(local.Server, m, worked) {
 		if byURL[e.url] == nil {
 			urls = append(urls, e.url)
 		}
@@ -150,7 +124,7 @@ func (p *Prober) probeMember(
 	var probes sync.WaitGroup
 	for i, url := range urls {
 		probes.Go(func() {
-			if healthy[i], reasons[i] = p.probeURL(ctx, byURL[url], local.cluster, m); healthy[i] {
+			if healthy[i], reasons[i] = p.probeURL(ctx, byURL[url], local.Ref.Cluster, m); healthy[i] {
 				cancel()
 			}
 		})
@@ -164,12 +138,13 @@ func (p *Prober) probeMember(
 
 // probeURL reads from a member at one URL. It tries each credential until one is accepted.
 func (p *Prober) probeURL(
-	ctx context.Context, endpoints []endpoint, cluster uint64, m *pb.Member,
+	ctx context.Context, endpoints []endpoint, cluster v1alpha1.ClusterID, m *pb.Member,
 ) (healthy bool, reason string) {
 	var failed attempts
+	of := evidence.MemberRef{Cluster: cluster, Member: memberID(m.ID)}
 	for _, e := range endpoints {
 		err := p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
-			return readKey(ctx, conn, cluster, m.ID, m.IsLearner)
+			return readKey(ctx, conn, of, m.IsLearner)
 		})
 		if err == nil {
 			return true, ""
@@ -184,7 +159,7 @@ func (p *Prober) probeURL(
 // newMemberStatus returns the fields of a member status that come from the member list.
 func newMemberStatus(m *pb.Member) v1alpha1.MemberStatus {
 	return v1alpha1.MemberStatus{
-		ID: v1alpha1.MemberID(hexID(m.ID)), Name: m.Name, Learner: m.IsLearner,
+		ID: memberID(m.ID), Name: m.Name, Learner: m.IsLearner,
 		PeerURLs: m.PeerURLs, ClientURLs: m.ClientURLs,
 	}
 }
@@ -200,27 +175,27 @@ const probeKey = "health"
 // A "permission denied" response is proof as well: etcd confirms the read index with a quorum
 // before it checks permissions (server/etcdserver/v3_server.go, Range). That response has no
 // header, so readKey then requests the server's status on the same connection.
-func readKey(ctx context.Context, conn *grpc.ClientConn, cluster, member uint64, learner bool) error {
+func readKey(ctx context.Context, conn *grpc.ClientConn, of evidence.MemberRef, learner bool) error {
 	response, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{
 		Key: []byte(probeKey), Limit: 1, KeysOnly: true, Serializable: learner,
 	})
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		var status *pb.StatusResponse
 		if status, err = pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{}); err == nil {
-			err = checkHeader(status.Header, cluster, member)
+			err = checkHeader(status.Header, of)
 		}
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	return checkHeader(response.Header, cluster, member)
+	return checkHeader(response.Header, of)
 }
 
 // listAlarms returns the cluster's alarms. The request goes through the raft log, so it needs
 // a quorum. Servers up to 3.4 send no header (server/etcdserver/api/v3rpc/maintenance.go fills
 // it since 3.5); listAlarms then requests the server's status on the same connection.
-func (p *Prober) listAlarms(ctx context.Context, e endpoint, cluster uint64) ([]*pb.AlarmMember, error) {
+func (p *Prober) listAlarms(ctx context.Context, e endpoint, cluster v1alpha1.ClusterID) ([]*pb.AlarmMember, error) {
 	var alarms []*pb.AlarmMember
 	err := p.conns.call(ctx, e, func(ctx context.Context, conn *grpc.ClientConn) error {
 		response, err := pb.NewMaintenanceClient(conn).Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
@@ -236,7 +211,7 @@ func (p *Prober) listAlarms(ctx context.Context, e endpoint, cluster uint64) ([]
 			}
 			header = status.Header
 		}
-		return checkHeader(header, cluster, 0)
+		return checkCluster(header, cluster)
 	})
 	return alarms, err
 }

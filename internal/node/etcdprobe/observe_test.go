@@ -238,7 +238,8 @@ func TestWrongServer(t *testing.T) {
 			got := p.Observe(t.Context(), s.found(), fakeIdentity())
 			require.False(t, got.Linearizable)
 			require.Contains(t, got.Problem, c.want)
-			status := p.probeMember(t.Context(), identifiedServer{s.found(), fakeCluster, fakeMember}, s.self(), endpoint{})
+			local := evidence.FoundServer{Server: s.found(), Identity: fakeIdentity()}
+			status := p.probeMember(t.Context(), local, s.self(), endpoint{})
 			require.False(t, status.Healthy)
 			require.Equal(t, s.url+": "+c.want, status.Reason)
 		})
