@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -89,8 +90,8 @@ type connPool struct {
 type pooledConn struct {
 	endpoint endpoint
 	conn     *grpc.ClientConn
-	// fingerprint is that of the credential's files at the time of dialing.
-	fingerprint      fingerprint
+	// files is the content of the credential's files at the time of dialing.
+	files            []byte
 	dialed, lastUsed time.Time
 }
 
@@ -151,7 +152,7 @@ func (p *connPool) acquire(e endpoint, credential loadedCredential) (c *pooledCo
 	if closed {
 		return nil, false, errors.New("the prober is closed")
 	}
-	if reused && c.fingerprint == credential.fingerprint && credential.warning == "" &&
+	if reused && bytes.Equal(c.files, credential.files) && credential.warning == "" &&
 		time.Since(c.dialed) < maxConnAge && c.conn.GetState() == connectivity.Ready {
 		return c, true, nil
 	}
@@ -223,7 +224,7 @@ func dial(e endpoint, credential loadedCredential, timeout time.Duration) (*pool
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", e.url, err)
 	}
-	return &pooledConn{endpoint: e, conn: conn, fingerprint: credential.fingerprint, dialed: time.Now()}, nil
+	return &pooledConn{endpoint: e, conn: conn, files: credential.files, dialed: time.Now()}, nil
 }
 
 func closeConn(c *pooledConn) { _ = c.conn.Close() } // fails only if it is already closed

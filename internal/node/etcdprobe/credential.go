@@ -2,13 +2,12 @@ package etcdprobe
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,14 +21,12 @@ import (
 // rejectionTimeout is the time that a server has to reject a client certificate.
 const rejectionTimeout = 500 * time.Millisecond
 
-// fingerprint is a hash of the content of a credential's files.
-type fingerprint [sha256.Size]byte
-
 // loadedCredential is a credential with the current content of its files.
 type loadedCredential struct {
 	// config is nil for an endpoint without TLS.
-	config      *tls.Config
-	fingerprint fingerprint
+	config *tls.Config
+	// files is the content of the files.
+	files []byte
 	// warning describes why the client certificate is not valid now, empty if it is valid.
 	warning string
 	// notAfter is the expiry of the client certificate, zero if there is none.
@@ -42,20 +39,13 @@ func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
 	if !e.usesTLS() {
 		return loadedCredential{}, nil
 	}
-	u, err := url.Parse(e.url)
-	if err != nil {
-		return loadedCredential{}, fmt.Errorf("parsing %q: %w", e.url, err)
-	}
-	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}}
-	hash := sha256.New() // Write never returns an error
-	if err := loaded.addCA(root, e.credential.CA, hash); err != nil {
+	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: hostname(e.url)}}
+	if err := loaded.addCA(root, e.credential.CA); err != nil {
 		return loadedCredential{}, err
 	}
-	_, _ = hash.Write([]byte{0})
-	if err := loaded.addClientCertificate(root, e.credential, hash); err != nil {
+	if err := loaded.addClientCertificate(root, e.credential); err != nil {
 		return loadedCredential{}, err
 	}
-	loaded.fingerprint = fingerprint(hash.Sum(nil))
 	return loaded, nil
 }
 
@@ -66,7 +56,7 @@ func readFile(root hostfs.Root, agentPath string) ([]byte, error) {
 }
 
 // addCA adds the CA in the file, if there is one.
-func (l *loadedCredential) addCA(root hostfs.Root, file string, hash io.Writer) error {
+func (l *loadedCredential) addCA(root hostfs.Root, file string) error {
 	if file == "" {
 		return nil
 	}
@@ -78,12 +68,12 @@ func (l *loadedCredential) addCA(root hostfs.Root, file string, hash io.Writer) 
 	if !l.config.RootCAs.AppendCertsFromPEM(ca) {
 		return fmt.Errorf("reading the CA: no certificate in %s", file)
 	}
-	_, _ = hash.Write(ca)
+	l.files = append(ca, 0)
 	return nil
 }
 
 // addClientCertificate adds the client certificate with its key, if there is one.
-func (l *loadedCredential) addClientCertificate(root hostfs.Root, c evidence.Credential, hash io.Writer) error {
+func (l *loadedCredential) addClientCertificate(root hostfs.Root, c evidence.Credential) error {
 	if c.Cert == "" {
 		return nil
 	}
@@ -99,8 +89,7 @@ func (l *loadedCredential) addClientCertificate(root hostfs.Root, c evidence.Cre
 	if err != nil {
 		return fmt.Errorf("reading the client certificate %s: %w", c.Cert, err)
 	}
-	_, _ = hash.Write(cert)
-	_, _ = hash.Write(key)
+	l.files = slices.Concat(l.files, cert, key)
 	// tls.Config.Certificates would silently send no certificate if the server's list of
 	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
 	// responds with the reason for its rejection.

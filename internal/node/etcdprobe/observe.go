@@ -51,16 +51,10 @@ func (p *Prober) Observe(ctx context.Context, server evidence.Server, identity e
 // access returns how people reach a local server: through the endpoint that worked last.
 func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 	cached, _ := p.cached(server)
-	path := func(at string) string {
-		if at == "" {
-			return ""
-		}
-		return p.hostRoot.HostPath(at)
-	}
-	c := cached.endpoint.credential
+	root, c := p.hostRoot, cached.endpoint.credential
 	return evidence.SafeAccess(&v1alpha1.Access{
 		Distribution: server.Distribution, Endpoint: cached.endpoint.url,
-		CACert: path(c.CA), Cert: path(c.Cert), Key: path(c.Key),
+		CACert: root.HostPath(c.CA), Cert: root.HostPath(c.Cert), Key: root.HostPath(c.Key),
 	})
 }
 
