@@ -1,6 +1,7 @@
 package nodenet
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -23,19 +24,16 @@ import (
 func (n Network) conflist() readiness.Conflist {
 	list := readiness.Conflist{Directory: strings.Join(n.CNIConfDirs, ", ")}
 	for _, dir := range n.CNIConfDirs {
-		entries, err := n.Root.ReadDir(dir)
+		files, err := n.confFiles(dir)
 		if err != nil {
 			list.Problem = err.Error()
 			return list
 		}
 		var paths []string
-		for _, entry := range entries {
-			path := filepath.Join(dir, entry.Name())
-			switch {
-			case entry.IsDir() || !isConfName(entry.Name()):
-			case hostfs.MatchesAny(packagedConfs(), entry.Name()):
+		for _, path := range files {
+			if hostfs.MatchesAny(packagedConfs(), filepath.Base(path)) {
 				list.Ignored = append(list.Ignored, path)
-			default:
+			} else {
 				paths = append(paths, path)
 			}
 		}
@@ -54,12 +52,6 @@ func (n Network) conflist() readiness.Conflist {
 func packagedConfs() []string {
 	return []string{"87-podman*.conflist", "*crio*bridge*", "nerdctl-*", "*-loopback*"}
 }
-
-// isContainerdName reports whether a configuration has the name of containerd's sample
-// network (script/setup/install-cni). containerd also writes the cluster's own network under
-// this name if it has a template (update_runtime_config.go, cniConfigFileName), as on GKE's
-// nodes and with kubenet. So the name proves nothing, but a subnet of this very node does.
-func isContainerdName(name string) bool { return strings.HasPrefix(name, "10-containerd-net.") }
 
 func isConfName(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name))
@@ -88,7 +80,11 @@ func (n Network) readConflists(list *readiness.Conflist, paths []string) {
 		list.Problem = fmt.Sprintf("%s refers to %s", list.Path, strings.Join(reader.problems, "; "))
 	}
 	list.Name, list.BridgeSubnets = name, bridgeSubnets(called[0])
-	list.AmbiguousName = isContainerdName(filepath.Base(list.Path))
+	// containerd's sample network has this name (script/setup/install-cni). containerd also writes the
+	// cluster's own network under it if it has a template (update_runtime_config.go,
+	// cniConfigFileName), as on GKE's nodes and with kubenet. So the name proves nothing, but a subnet
+	// of this very node does.
+	list.AmbiguousName = strings.HasPrefix(filepath.Base(list.Path), "10-containerd-net.")
 	if leavesOpen(called) {
 		called = append(called, reader.flannelFiles(paths[1:])...)
 	}
@@ -113,10 +109,6 @@ func (r *metaReader) flannelFiles(paths []string) []calledPlugin {
 		}
 	}
 	return all
-}
-
-func hasPlugin(plugins []readiness.Plugin, name string) bool {
-	return slices.ContainsFunc(plugins, func(p readiness.Plugin) bool { return p.Type == name })
 }
 
 func (n Network) parseConflist(path string, data []byte) (string, []*libcni.PluginConfig, error) {
@@ -177,7 +169,8 @@ func (n Network) readPluginDir(dir string) ([]*libcni.PluginConfig, error) {
 func neededPlugins(plugins []calledPlugin) []readiness.Plugin {
 	var all []readiness.Plugin
 	add := func(name, neededBy string) {
-		if name != "" && !hasPlugin(all, name) {
+		isKnown := slices.ContainsFunc(all, func(p readiness.Plugin) bool { return p.Type == name })
+		if name != "" && !isKnown {
 			all = append(all, readiness.Plugin{Type: name, NeededBy: neededBy})
 		}
 	}
@@ -260,6 +253,7 @@ func bridgeSubnets(main calledPlugin) []string {
 
 // flannelDelegate returns the plugins that flannel calls.
 func flannelDelegate(conf []byte) (plugin, ipam string) {
+	const bridge, hostLocal = "bridge", "host-local"
 	type ipamConf struct {
 		Type string `json:"type"`
 	}
@@ -270,17 +264,8 @@ func flannelDelegate(conf []byte) (plugin, ipam string) {
 		} `json:"delegate"`
 		IPAM ipamConf `json:"ipam"`
 	}
-	plugin, ipam = "bridge", "host-local"
 	if json.Unmarshal(conf, &flannel) != nil {
-		return plugin, ipam // flannel refuses it, and needs the defaults in any case
+		return bridge, hostLocal // flannel refuses it, and needs the defaults in any case
 	}
-	if flannel.Delegate.Type != "" {
-		plugin = flannel.Delegate.Type
-	}
-	for _, named := range []string{flannel.IPAM.Type, flannel.Delegate.IPAM.Type} {
-		if named != "" {
-			ipam = named
-		}
-	}
-	return plugin, ipam
+	return cmp.Or(flannel.Delegate.Type, bridge), cmp.Or(flannel.Delegate.IPAM.Type, flannel.IPAM.Type, hostLocal)
 }

@@ -1,6 +1,7 @@
 package nodenet
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ type calledPlugin struct {
 	// neededBy is the meta plugin that calls it, or the file that names it. It is empty for a
 	// plugin of the first configuration.
 	neededBy string
+	multus   multusConf
 	// callees are the plugins that it calls, the cluster's network first.
 	callees []calledPlugin
 }
@@ -57,18 +59,19 @@ func (c multusConf) isMeta() bool {
 func (r *metaReader) follow(plugins []*libcni.PluginConfig, neededBy string) []calledPlugin {
 	var all []calledPlugin
 	for _, p := range plugins {
-		all = append(all, calledPlugin{PluginConfig: p, neededBy: neededBy, callees: r.callees(p)})
+		called := calledPlugin{PluginConfig: p, neededBy: neededBy}
+		if json.Unmarshal(p.Bytes, &called.multus) != nil {
+			called.multus = multusConf{} // another plugin, which gives these names another meaning
+		}
+		called.callees = r.callees(p, called.multus)
+		all = append(all, called)
 	}
 	return all
 }
 
 // callees returns the plugins that a plugin calls. Multus ignores its delegates if it has a cluster
 // network.
-func (r *metaReader) callees(p *libcni.PluginConfig) []calledPlugin {
-	var conf multusConf
-	if json.Unmarshal(p.Bytes, &conf) != nil {
-		conf = multusConf{} // another plugin, which gives these names another meaning
-	}
+func (r *metaReader) callees(p *libcni.PluginConfig, conf multusConf) []calledPlugin {
 	if file := conf.ReadinessFile; file != "" {
 		if _, err := r.findShared(file); err != nil {
 			r.problems = append(r.problems, fmt.Sprintf("readinessindicatorfile %s: %v", file, hostfs.Reason(err)))
@@ -131,9 +134,7 @@ func (r *metaReader) networkFile(name, confDir string) (string, error) {
 		}
 		return files[0], nil
 	}
-	if confDir == "" {
-		confDir = multusConfDir
-	}
+	confDir = cmp.Or(confDir, multusConfDir)
 	for _, dir := range []string{confDir, strings.TrimPrefix(confDir, "/host"), r.confDir} {
 		files, err := r.confFiles(dir)
 		if err != nil {
@@ -184,11 +185,7 @@ func (n Network) readConflist(path string) (string, []*libcni.PluginConfig, erro
 // leavesOpen reports whether a configuration has a meta plugin whose network was not found. It may
 // then be any of the other files.
 func leavesOpen(plugins []calledPlugin) bool {
-	return slices.ContainsFunc(plugins, func(p calledPlugin) bool {
-		var conf multusConf
-		isRead := json.Unmarshal(p.Bytes, &conf) == nil
-		return len(p.callees) == 0 && isRead && conf.isMeta()
-	})
+	return slices.ContainsFunc(plugins, func(p calledPlugin) bool { return len(p.callees) == 0 && p.multus.isMeta() })
 }
 
 // flatten returns plugins and all that they call, the outer ones first.

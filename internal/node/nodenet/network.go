@@ -4,6 +4,7 @@ package nodenet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -37,17 +38,13 @@ type Network struct {
 
 // WithDefaults returns the network with the default places where none are set.
 func (n Network) WithDefaults() Network {
-	if n.SubnetFile == "" {
-		n.SubnetFile = "/run/flannel/subnet.env"
-	}
+	n.SubnetFile = cmp.Or(n.SubnetFile, "/run/flannel/subnet.env")
+	n.Marker = cmp.Or(n.Marker, "/run/holdfast/network_plugin.done")
 	if len(n.CNIConfDirs) == 0 {
 		n.CNIConfDirs = CNIConfDirs()
 	}
 	if len(n.CNIBinDirs) == 0 {
 		n.CNIBinDirs = CNIBinDirs()
-	}
-	if n.Marker == "" {
-		n.Marker = "/run/holdfast/network_plugin.done"
 	}
 	return n
 }
@@ -99,19 +96,24 @@ func (n Network) subnetFile() readiness.SubnetFile {
 		defer func() { _ = f.Close() }() // nothing was written
 		data, err = hostfs.ReadSmall(f)
 	}
-	switch {
-	case err == nil:
-		file.Presence = readiness.Present
+	if file.Presence, file.Problem = fileState(file.Path, err); file.Presence == readiness.Present {
 		file.Volatile = isVolatile(f)
 		if err = parseSubnetFile(data, &file); err != nil {
 			file.Problem = err.Error()
 		}
-	case hostfs.IsAbsent(err):
-		file.Presence = readiness.Absent
-	default:
-		file.Problem = fmt.Sprintf("reading %s: %v", file.Path, hostfs.Reason(err))
 	}
 	return file
+}
+
+// fileState returns whether a file exists, and why it could not be read.
+func fileState(path string, err error) (readiness.Presence, string) {
+	switch {
+	case err == nil:
+		return readiness.Present, ""
+	case hostfs.IsAbsent(err):
+		return readiness.Absent, ""
+	}
+	return readiness.Unknown, fmt.Sprintf("reading %s: %v", path, hostfs.Reason(err))
 }
 
 // parseSubnetFile reads flannel's subnet file. flanneld writes FLANNEL_IPMASQ last
@@ -161,16 +163,8 @@ func isVolatile(f *os.File) readiness.Presence {
 }
 
 func (n Network) marker() readiness.Marker {
-	marker := readiness.Marker{Path: n.Marker}
-	data, err := n.Root.ReadFile(marker.Path)
-	switch {
-	case err == nil:
-		marker.Presence = readiness.Present
-		marker.BootID = strings.TrimSpace(string(data))
-	case hostfs.IsAbsent(err):
-		marker.Presence = readiness.Absent
-	default:
-		marker.Problem = fmt.Sprintf("reading %s: %v", marker.Path, hostfs.Reason(err))
-	}
+	data, err := n.Root.ReadFile(n.Marker)
+	marker := readiness.Marker{Path: n.Marker, BootID: strings.TrimSpace(string(data))}
+	marker.Presence, marker.Problem = fileState(n.Marker, err)
 	return marker
 }
