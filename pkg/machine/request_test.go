@@ -10,7 +10,7 @@ import (
 )
 
 // TestEveryEnd walks every way by which the machine of an object ends. The last request on each way
-// is reviewed, and no request follows the one that is the last by Next.
+// is reviewed, and no request follows it.
 func TestEveryEnd(t *testing.T) {
 	var ways []string
 	for _, hasNode := range []bool{true, false} {
@@ -38,21 +38,21 @@ func walkToEnd(t *testing.T, o machine.Object, hasNode bool) string {
 	for step := 0; ; step++ {
 		require.Less(t, step, 5, "the machine never ends: %s", way)
 		isEnding := o.IsEnding(hasNode)
-		switch next := o.Next(hasNode); next {
-		case machine.DeleteObject:
+		switch {
+		case !o.Deleting:
 			way += fmt.Sprintf(" delete %s,", o.Kind)
 			require.Equal(t, !o.IsHooked, o.EndsWithNode(), "only the hook is reviewed after its Node is deleted")
 			o.Deleting = true
-		case machine.DeleteNode:
+		case o.Kind == machine.KindNodeClaim && o.IsRegistered && hasNode:
 			way += " delete Node,"
 			hasNode = false
-		case machine.RemoveHook:
+		case o.IsHooked:
 			way += " remove hook,"
 			require.Equal(t, machine.HookKeep, machine.PlanHook(o, true), "not before the controller waits for it")
 			o.AwaitsHook = true
 			require.Equal(t, machine.HookReview, machine.PlanHook(o, false), "whether an etcd node is known or not")
 			o.IsHooked, o.AwaitsHook = false, false
-		case machine.NoRequest:
+		default:
 			require.True(t, isEnding)
 			require.NotEqual(t, machine.HookAdd, machine.PlanHook(o, true), "its end was allowed")
 			return way + " end"
