@@ -1,6 +1,8 @@
 package departure
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -12,14 +14,14 @@ const Condition Kind = "condition"
 // what happens to a node (core/v1, KEP-5683). Every API server stores conditions of any type, so
 // they count on all versions. Drained may stay True until the maintenance is over.
 func conditionRows() []markRow {
+	row := func(kind corev1.NodeConditionType, says string) markRow {
+		return markRow{class: ForAWhile, kind: Condition, key: string(kind), says: says}
+	}
 	return []markRow{
-		{class: ForAWhile, kind: Condition, key: string(corev1.NodeMaintenanceInProgress), says: "is under maintenance"},
-		{class: ForAWhile, kind: Condition, key: string(corev1.NodeDrainInProgress), says: "is being drained"},
-		{class: ForAWhile, kind: Condition, key: string(corev1.NodeDrained), says: "is drained"},
-		{
-			class: ForAWhile, kind: Condition, key: string(corev1.NodeGracefulNodeShutdownInProgress),
-			says: "is shutting down",
-		},
+		row(corev1.NodeMaintenanceInProgress, "is under maintenance"),
+		row(corev1.NodeDrainInProgress, "is being drained"),
+		row(corev1.NodeDrained, "is drained"),
+		row(corev1.NodeGracefulNodeShutdownInProgress, "is shutting down"),
 	}
 }
 
@@ -41,12 +43,10 @@ func (r markRow) onConditions(n *corev1.Node, m Mark, status corev1.ConditionSta
 // machine is away, or that maintenance is planned. Its class is None, so the member on the Node
 // counts by its proofs. It is the zero value if there is nothing to say.
 func (t Table) Notice(n *corev1.Node) Mark {
-	for _, rows := range [][]markRow{conditionRows(), t.added} {
-		for _, r := range rows {
-			unknown := Mark{Kind: Condition, Says: "may be away, because the status of its condition is Unknown"}
-			if m := r.onConditions(n, unknown, corev1.ConditionUnknown); r.kind == Condition && m.Key != "" {
-				return m
-			}
+	unknown := Mark{Kind: Condition, Says: "may be away, because the status of its condition is Unknown"}
+	for _, r := range slices.Concat(conditionRows(), t.added) {
+		if m := r.onConditions(n, unknown, corev1.ConditionUnknown); r.kind == Condition && m.Key != "" {
+			return m
 		}
 	}
 	planned := markRow{key: string(corev1.NodeMaintenancePlanned)}

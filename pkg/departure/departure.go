@@ -94,10 +94,24 @@ type markRow struct {
 	onlyTrue bool
 	// unless is the key of an annotation that ends the mark.
 	unless string
+	// stopsFirst means that the member may stop before it is removed.
+	stopsFirst bool
 }
 
 // builtIn returns the marks of the programs that Holdfast knows.
 func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), conditionRows()) }
+
+// goes returns a taint of a machine that goes for good, comesBack one of a machine that comes
+// back, and reboots the annotation of a program that reboots cordoned nodes.
+func goes(key, says string) markRow {
+	return markRow{class: ForGood, kind: Taint, key: key, says: says}
+}
+func comesBack(key, says string) markRow {
+	return markRow{class: ForAWhile, kind: Taint, key: key, says: says}
+}
+func reboots(key, program string) markRow {
+	return markRow{class: ForAWhile, kind: Annotation, key: key, says: "is being rebooted by " + program, ifCordoned: true}
+}
 
 // programRows returns the taints and annotations of programs.
 //
@@ -108,56 +122,35 @@ func programRows() []markRow {
 	return []markRow{
 		// cluster-autoscaler terminates the machine within seconds without another request
 		// (utils/taints, ToBeDeletedTaint).
-		{class: ForGood, kind: Taint, key: "ToBeDeletedByClusterAutoscaler", says: deleted},
+		goes("ToBeDeletedByClusterAutoscaler", deleted),
 		// Karpenter's taint stays from the decision to disrupt until the machine is gone (apis/v1,
 		// DisruptedTaintKey). Up to Karpenter 1.0 it has the second key.
-		{class: ForGood, kind: Taint, key: "karpenter.sh/disrupted", says: deleted},
-		{class: ForGood, kind: Taint, key: "karpenter.sh/disruption", says: deleted},
+		goes("karpenter.sh/disrupted", deleted),
+		goes("karpenter.sh/disruption", deleted),
 		// Elastisys' kubeaware-cloudpool-proxy (NodeAboutToBeDrainedTaint).
-		{class: ForGood, kind: Taint, key: "node-about-to-be-drained", says: deleted},
+		goes("node-about-to-be-drained", deleted),
 		// A person or a program states that the machine is off (core/v1, TaintNodeOutOfService).
-		{class: ForGood, kind: Taint, key: corev1.TaintNodeOutOfService, says: "is out of service"},
+		goes(corev1.TaintNodeOutOfService, "is out of service"),
 		// GKE, before it preempts a machine or maintains its host.
-		{class: ForGood, kind: Taint, key: "cloud.google.com/impending-node-termination", says: "is about to be terminated"},
+		goes("cloud.google.com/impending-node-termination", "is about to be terminated"),
 		// aws-node-termination-handler with --taint-node: spot-itn, asg-lifecycle-termination,
 		// rebalance-recommendation, scheduled-maintenance.
-		{class: ForGood, kind: Taint, key: "aws-node-termination-handler/", says: "is about to be interrupted by AWS"},
+		goes("aws-node-termination-handler/", "is about to be interrupted by AWS"),
 		// kured with --annotate-nodes. The annotation alone means that a reboot is wanted, perhaps for
 		// days. kured cordons the node that it drains and reboots, and uncordons it before it removes
 		// the annotation (cmd/kured/main.go, rebootAsRequired).
-		{
-			class: ForAWhile, kind: Annotation, key: "weave.works/kured-reboot-in-progress",
-			says: "is being rebooted by kured", ifCordoned: true,
-		},
+		reboots("weave.works/kured-reboot-in-progress", "kured"),
 		// Flatcar Linux Update Operator, and the operator of CoreOS that it comes from. Its agent sets
 		// the annotation to "true", cordons and drains the node, and reboots even if the drain was
 		// refused (flatcar-linux-update-operator#188). Afterwards the value is "false".
-		{
-			class: ForAWhile, kind: Annotation, key: "flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress",
-			says: "is being rebooted by flatcar-linux-update-operator", ifCordoned: true,
-		},
-		{
-			class: ForAWhile, kind: Annotation, key: "container-linux-update.v1.coreos.com/reboot-in-progress",
-			says: "is being rebooted by container-linux-update-operator", ifCordoned: true,
-		},
+		reboots("flatcar-linux-update.v1.flatcar-linux.net/reboot-in-progress", "flatcar-linux-update-operator"),
+		reboots("container-linux-update.v1.coreos.com/reboot-in-progress", "container-linux-update-operator"),
 		// medik8s: node-maintenance-operator, self-node-remediation, and fence-agents-remediation with
 		// its earlier key.
-		{
-			class: ForAWhile, kind: Taint, key: "medik8s.io/drain",
-			says: "is under maintenance by node-maintenance-operator",
-		},
-		{
-			class: ForAWhile, kind: Taint, key: "medik8s.io/remediation",
-			says: "is being restarted by self-node-remediation",
-		},
-		{
-			class: ForAWhile, kind: Taint, key: "remediation.medik8s.io/fence-agents-remediation",
-			says: "is being restarted by fence-agents-remediation",
-		},
-		{
-			class: ForAWhile, kind: Taint, key: "medik8s.io/fence-agents-remediation",
-			says: "is being restarted by fence-agents-remediation",
-		},
+		comesBack("medik8s.io/drain", "is under maintenance by node-maintenance-operator"),
+		comesBack("medik8s.io/remediation", "is being restarted by self-node-remediation"),
+		comesBack("remediation.medik8s.io/fence-agents-remediation", "is being restarted by fence-agents-remediation"),
+		comesBack("medik8s.io/fence-agents-remediation", "is being restarted by fence-agents-remediation"),
 	}
 }
 

@@ -6,41 +6,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A removalMarker is the annotation of a Node on which a distribution removes the etcd member of
-// the node.
+// removalRows returns the annotations on which a distribution removes the etcd member of a Node,
+// while that is still to be done.
 //
 // k3s removes the member if the value is "true" in any case (pkg/etcd/member_controller.go). It
 // then writes the name of the member into another annotation. While that one is there, nothing is
 // left to do. When the server joins again, k3s removes it and sets the marker to "false". RKE2 runs
 // the same controller, and the server of the node ends its static pods as soon as it reads "true",
 // also if etcd refuses to remove the member (pkg/rke2/spc.go, rke2#4066).
-type removalMarker struct {
-	key, doneKey string
-	stopsFirst   bool
-}
-
-func removalMarkers() []removalMarker {
-	return []removalMarker{
-		{key: "etcd.k3s.cattle.io/remove", doneKey: "etcd.k3s.cattle.io/removed-node-name"},
-		{key: "etcd.rke2.cattle.io/remove", doneKey: "etcd.rke2.cattle.io/removed-node-name", stopsFirst: true},
-	}
-}
-
-// removalRows returns the marks of Nodes whose member is still to be removed.
 func removalRows() []markRow {
-	var rows []markRow
-	for _, r := range removalMarkers() {
-		rows = append(rows, markRow{
-			class: ForGood, kind: Annotation, key: r.key, says: "is marked for the removal of its etcd member",
-			onlyTrue: true, unless: r.doneKey,
-		})
-	}
-	return rows
+	row := markRow{class: ForGood, kind: Annotation, says: "is marked for the removal of its etcd member", onlyTrue: true}
+	k3s, rke2 := row, row
+	k3s.key, k3s.unless = "etcd.k3s.cattle.io/remove", "etcd.k3s.cattle.io/removed-node-name"
+	rke2.key, rke2.unless, rke2.stopsFirst = "etcd.rke2.cattle.io/remove", "etcd.rke2.cattle.io/removed-node-name", true
+	return []markRow{k3s, rke2}
 }
 
 // IsRemoval reports whether the mark announces the removal of the member, and not of its machine.
 func (m Mark) IsRemoval() bool {
-	return slices.ContainsFunc(removalMarkers(), func(r removalMarker) bool { return r.key == m.Key })
+	return slices.ContainsFunc(removalRows(), func(r markRow) bool { return r.key == m.Key })
 }
 
 // A Removal is what an update of a Node asks a distribution to do.
@@ -56,12 +40,11 @@ type Removal struct {
 // condition of the webhook configuration is the same rule.
 func RemovalBy(old, updated *corev1.Node) Removal {
 	var found Removal
-	for _, r := range removalMarkers() {
-		marked := markRow{kind: Annotation, key: r.key, onlyTrue: true}
-		pending := marked
-		pending.unless = r.doneKey
+	for _, pending := range removalRows() {
+		marked := pending
+		marked.unless = ""
 		if marked.isNew(old, updated) || pending.isNew(old, updated) {
-			found = Removal{Key: r.key, StopsFirst: found.StopsFirst || r.stopsFirst}
+			found = Removal{Key: pending.key, StopsFirst: found.StopsFirst || pending.stopsFirst}
 		}
 	}
 	return found
