@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -190,26 +191,20 @@ func etcdPresence(p *presence.Protection) readiness.Presence {
 	if p == nil {
 		return readiness.Unknown
 	}
-	switch p.Membership {
-	case presence.MemberPresent:
-		return readiness.Present
-	case presence.MemberAbsent:
-		return readiness.Absent
-	case presence.MembershipUnknown:
+	known := map[presence.Membership]readiness.Presence{
+		presence.MemberPresent: readiness.Present, presence.MemberAbsent: readiness.Absent,
 	}
-	return readiness.Unknown
+	return known[p.Membership]
 }
 
 // withChanges returns a copy of the annotations after the changes.
 func withChanges(annotations map[string]string, changes map[string]*string) map[string]string {
-	after := maps.Clone(annotations)
+	after := map[string]string{}
+	maps.Copy(after, annotations)
 	for key, value := range changes {
-		switch {
-		case value == nil:
+		if value == nil {
 			delete(after, key)
-		case after == nil:
-			after = map[string]string{key: *value}
-		default:
+		} else {
 			after[key] = *value
 		}
 	}
@@ -235,17 +230,13 @@ func sanitize(d *nodepatch.Desired) {
 
 // memberCondition returns the condition EtcdMember.
 func memberCondition(p presence.Protection) corev1.NodeCondition {
-	c := corev1.NodeCondition{
-		Type: observation.EtcdMemberCondition, Status: corev1.ConditionUnknown, Reason: p.Reason, Message: p.Message,
+	known := map[presence.Membership]corev1.ConditionStatus{
+		presence.MemberPresent: corev1.ConditionTrue, presence.MemberAbsent: corev1.ConditionFalse,
 	}
-	switch p.Membership {
-	case presence.MemberPresent:
-		c.Status = corev1.ConditionTrue
-	case presence.MemberAbsent:
-		c.Status = corev1.ConditionFalse
-	case presence.MembershipUnknown:
+	return corev1.NodeCondition{
+		Type: observation.EtcdMemberCondition, Status: cmp.Or(known[p.Membership], corev1.ConditionUnknown),
+		Reason: p.Reason, Message: p.Message,
 	}
-	return c
 }
 
 // events returns the events that follow from the decision, and from what its write changed on
