@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/node/agent"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -38,7 +38,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 type fixture struct {
 	*apiserver.Server
 	t        *testing.T
-	clusters *agent.Clusters
+	clusters *apiaccess.Clusters
 }
 
 func newFixture(t *testing.T) fixture {
@@ -46,7 +46,7 @@ func newFixture(t *testing.T) fixture {
 	server := apiserver.NewInstalled(t)
 	client, err := rest.HTTPClientFor(server.Admin())
 	require.NoError(t, err)
-	clusters, err := agent.NewClusters(server.Admin(), client)
+	clusters, err := apiaccess.NewClusters(server.Admin(), client)
 	require.NoError(t, err)
 	return fixture{server, t, clusters}
 }
@@ -181,9 +181,9 @@ func (f fixture) kubectl(args ...string) string {
 // observations returns the observations of the only EtcdCluster, by node.
 func (f fixture) observations() map[string]v1alpha1.Observation {
 	f.t.Helper()
-	clusters, err := f.clusters.List(f.t.Context(), metav1.ListOptions{})
+	clusters, err := f.clusters.EtcdClusters.List(f.t.Context(), metav1.ListOptions{})
 	require.NoError(f.t, err)
-	all, err := f.clusters.ListObservations(f.t.Context(), metav1.ListOptions{})
+	all, err := f.clusters.Observations.List(f.t.Context(), metav1.ListOptions{})
 	require.NoError(f.t, err)
 	found := map[string]v1alpha1.Observation{}
 	for i := range all.Items {

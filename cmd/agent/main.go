@@ -134,7 +134,7 @@ func newAgent(cfg config, prober *etcdprobe.Prober, log *slog.Logger) (*agent.Ag
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for the API server: %w", err)
 	}
-	clusters, err := agent.NewClusters(config, client)
+	clusters, err := apiaccess.NewClusters(config, client)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/node/agent"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -40,7 +40,7 @@ type benchCluster struct {
 	components, webhookFlags []string
 
 	etcd     *etcd.Cluster
-	clusters *agent.Clusters
+	clusters *apiaccess.Clusters
 	// nodes deletes the nodes. It has its own connections and no client-side rate limit.
 	nodes kubernetes.Interface
 	stub  *stubWebhook
@@ -84,7 +84,7 @@ func (b *benchCluster) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.clusters, err = agent.NewClusters(admin, client); err != nil {
+	if b.clusters, err = apiaccess.NewClusters(admin, client); err != nil {
 		return err
 	}
 	if b.nodes, err = kubernetes.NewForConfigAndClient(admin, client); err != nil {
@@ -177,7 +177,7 @@ func (b *benchCluster) startAgents(ctx context.Context, after int) error {
 // labelled.
 func (b *benchCluster) waitSettled(ctx context.Context, clusters int) error {
 	return b.WaitUntil(ctx, "every member to be bound and healthy", func(ctx context.Context) error {
-		list, err := b.clusters.List(ctx, metav1.ListOptions{})
+		list, err := b.clusters.EtcdClusters.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (b *benchCluster) waitSettled(ctx context.Context, clusters int) error {
 
 // etcdCluster returns the only EtcdCluster.
 func (b *benchCluster) etcdCluster(ctx context.Context) (*v1alpha1.EtcdCluster, error) {
-	list, err := b.clusters.List(ctx, metav1.ListOptions{})
+	list, err := b.clusters.EtcdClusters.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func (f *agentFleet) build(ctx context.Context, a *fleetAgent, prober *etcdprobe
 	if err != nil {
 		return nil, err
 	}
-	clusters, err := agent.NewClusters(config, client)
+	clusters, err := apiaccess.NewClusters(config, client)
 	if err != nil {
 		return nil, err
 	}

@@ -141,12 +141,12 @@ func (b *benchCluster) sampleVerdicts(ctx context.Context, count int, name, expe
 	if err != nil {
 		return nil, err
 	}
-	changes, err := b.clusters.Watch(ctx, metav1.ListOptions{ResourceVersion: c.ResourceVersion})
+	changes, err := b.clusters.EtcdClusters.Watch(ctx, metav1.ListOptions{ResourceVersion: c.ResourceVersion})
 	if err != nil {
 		return nil, err
 	}
 	defer changes.Stop()
-	observations, err := b.clusters.WatchObservations(ctx, metav1.ListOptions{})
+	observations, err := b.clusters.Observations.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -57,7 +58,7 @@ type Config struct {
 	Node     string
 	Nodes    Nodes
 	Events   Events
-	Clusters *Clusters
+	Clusters *apiaccess.Clusters
 
 	// Network returns the facts about the host's network. It is called often and must be fast.
 	Network func(context.Context) readiness.Facts
@@ -130,16 +131,16 @@ func New(cfg Config) (*Agent, error) {
 	// The reports of the clusters about the members of this node are part of the evidence.
 	a.clusters = newClusterStores(cfg.Log, a.onEvidenceChange)
 	a.clusters.clusters.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return cfg.Clusters.List(ctx, o)
+		return cfg.Clusters.EtcdClusters.List(ctx, o)
 	}
-	a.clusters.clusters.watch = cfg.Clusters.Watch
+	a.clusters.clusters.watch = cfg.Clusters.EtcdClusters.Watch
 	a.clusters.observations.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return cfg.Clusters.ListObservations(ctx, o)
+		return cfg.Clusters.Observations.List(ctx, o)
 	}
-	a.clusters.observations.watch = cfg.Clusters.WatchObservations
+	a.clusters.observations.watch = cfg.Clusters.Observations.Watch
 	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
 	a.reporter = &clusterReporter{
-		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Publish,
+		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Observations.Update,
 		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staticPods: cfg.StaticPods, log: cfg.Log,
 		wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
 		lists: listWatcher{read: cfg.ListMembers, changed: a.onListChange}, metrics: a.metrics,

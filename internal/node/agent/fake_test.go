@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -298,7 +299,7 @@ func inBubble(t *testing.T, node *corev1.Node, prepare, act func(*bubbleFixture)
 		began := time.Now()
 		var err error
 		f.agent, err = New(Config{
-			Node: node.Name, Nodes: f.api, Events: f.api, Clusters: &Clusters{},
+			Node: node.Name, Nodes: f.api, Events: f.api, Clusters: &apiaccess.Clusters{},
 			Network: func(context.Context) readiness.Facts { facts, _ := f.facts.get(); return facts },
 			Etcd: func(ctx context.Context) evidence.Scan {
 				_ = pause(ctx, f.scanTakes) // A scan that is cut short has the same result.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -83,7 +84,7 @@ type clusterReport struct {
 type clusterReporter struct {
 	node       string
 	observe    func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
-	publish    func(context.Context, *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error)
+	publish    func(context.Context, *v1alpha1.EtcdObservation, metav1.UpdateOptions) (*v1alpha1.EtcdObservation, error)
 	nodes      *store[*corev1.Node]
 	clusters   clusterStores
 	evidence   *latest[evidence.Scan]
@@ -323,11 +324,15 @@ func (r *clusterReporter) write(ctx context.Context, c *v1alpha1.EtcdCluster, o 
 	}
 	next := *own
 	next.Observation = o
-	made, err := r.publish(ctx, &next)
-	if err == nil || apierrors.IsConflict(err) { // made is nil then
-		r.report(v1alpha1.ClusterID(c.Name)).object = made
+	made, err := r.publish(ctx, &next, metav1.UpdateOptions{})
+	switch report := r.report(v1alpha1.ClusterID(c.Name)); {
+	case err == nil:
+		report.object = made
+		return nil
+	case apierrors.IsConflict(err):
+		report.object = nil
 	}
-	return err
+	return fmt.Errorf("publishing EtcdObservation %s: %w", own.Name, err)
 }
 
 // report returns the state of the observation of a cluster. It creates the state on the first use.

@@ -60,7 +60,9 @@ func runReporter(
 				o.LocalMember = a.Ref.Member
 				return o
 			},
-			publish: func(_ context.Context, o *v1alpha1.EtcdObservation) (*v1alpha1.EtcdObservation, error) {
+			publish: func(
+				_ context.Context, o *v1alpha1.EtcdObservation, _ metav1.UpdateOptions,
+			) (*v1alpha1.EtcdObservation, error) {
 				if err, _ := f.refused.get(); err != nil {
 					return nil, err
 				}
