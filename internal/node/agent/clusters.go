@@ -38,12 +38,3 @@ func (s clusterStores) all() (joined []*v1alpha1.EtcdCluster, synced bool) {
 	}
 	return clusters, areClustersKnown && areObservationsKnown
 }
-
-// own returns the EtcdObservation of a node in a cluster, or nil if the leader has not created it.
-func (s clusterStores) own(c *v1alpha1.EtcdCluster, node string) *v1alpha1.EtcdObservation {
-	o, exists, _ := s.observations.get(v1alpha1.ObservationName(observation.ClusterIDOf(c), node))
-	if !exists || !observation.BelongsTo(o, c.UID) {
-		return nil
-	}
-	return o
-}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -29,7 +28,7 @@ type listWatcher struct {
 	changed func()
 	// members are the local members, and lists their latest lists. A list is missing until it was
 	// read for the first time.
-	members latest[map[v1alpha1.ClusterID]localMember]
+	members latest[map[v1alpha1.ClusterID]evidence.FoundServer]
 	lists   latest[memberLists]
 }
 
@@ -50,16 +49,16 @@ func (w *listWatcher) readAll(ctx context.Context) {
 	members, _ := w.members.get()
 	before, _ := w.lists.get()
 	after := memberLists{}
-	maps.Copy(after, before)
-	maps.DeleteFunc(after, func(cluster v1alpha1.ClusterID, _ []v1alpha1.MemberStatus) bool {
-		_, isLocal := members[cluster]
-		return !isLocal
-	})
 	var mu sync.Mutex // guards after
 	var reads sync.WaitGroup
 	for cluster, m := range members {
 		reads.Go(func() {
-			if list, err := w.read(ctx, m.server, m.identity); err == nil {
+			list, err := w.read(ctx, m.Server, m.Identity)
+			isKnown := err == nil
+			if !isKnown {
+				list, isKnown = before[cluster]
+			}
+			if isKnown {
 				mu.Lock()
 				defer mu.Unlock()
 				after[cluster] = list

@@ -12,34 +12,29 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 )
 
-// localMember is a member of an etcd cluster on this host.
-type localMember struct {
-	server   evidence.Server
-	identity evidence.Identity
-}
-
 // localMembers returns the local members to observe, by cluster. A server that does not answer
 // keeps its earlier identity. Without one, it gets the only announced member that is left, if
 // exactly one server is silent. The view of a cluster from this node is most important when the
 // local server is ill.
 func localMembers(
-	scan evidence.Scan, before map[v1alpha1.ClusterID]localMember, known presence.Inputs,
-) map[v1alpha1.ClusterID]localMember {
-	members := map[v1alpha1.ClusterID]localMember{}
+	scan evidence.Scan, before map[v1alpha1.ClusterID]evidence.FoundServer, known presence.Inputs,
+) map[v1alpha1.ClusterID]evidence.FoundServer {
+	members := map[v1alpha1.ClusterID]evidence.FoundServer{}
 	var silent []evidence.FoundServer
 	for _, f := range scan.Found {
 		switch {
 		case known.Ignores(f), f.Removed:
 		case f.HasAnswered():
-			members[f.Ref.Cluster] = localMember{f.Server, f.Identity}
+			members[f.Ref.Cluster] = f
 		default:
 			silent = append(silent, f)
 		}
 	}
 	for _, f := range silent {
 		for cluster, earlier := range before {
-			if _, taken := members[cluster]; !taken && isSameServer(earlier.server, f.Server) {
-				members[cluster] = localMember{f.Server, identityAs(f, earlier.identity.Ref)}
+			if _, taken := members[cluster]; !taken && isSameServer(earlier.Server, f.Server) {
+				f.Ref = earlier.Ref
+				members[cluster] = f
 			}
 		}
 	}
@@ -50,7 +45,8 @@ func localMembers(
 		}
 	}
 	if len(silent) == 1 && len(missing) == 1 && len(members) == len(known.Announced)-1 {
-		members[missing[0].Cluster] = localMember{silent[0].Server, identityAs(silent[0], missing[0])}
+		silent[0].Ref = missing[0]
+		members[missing[0].Cluster] = silent[0]
 	}
 	return members
 }
@@ -62,13 +58,6 @@ func isSameServer(a, b evidence.Server) bool {
 		return a.Config.DataDir == b.Config.DataDir
 	}
 	return a.Where == b.Where
-}
-
-// identityAs returns the identity of a silent server with the member that it is known to be.
-func identityAs(f evidence.FoundServer, ref evidence.MemberRef) evidence.Identity {
-	identity := f.Identity
-	identity.Ref = ref
-	return identity
 }
 
 // canBeMember reports whether an EtcdCluster can concern the Node: the host shows etcd, the Node

@@ -21,7 +21,7 @@ func TestLocalMembers(t *testing.T) {
 	type (
 		found   []evidence.FoundServer
 		refs    []evidence.MemberRef
-		known   map[v1alpha1.ClusterID]localMember
+		known   map[v1alpha1.ClusterID]evidence.FoundServer
 		members map[v1alpha1.ClusterID]v1alpha1.MemberID
 	)
 	const events = v1alpha1.ClusterID("e1")
@@ -38,11 +38,11 @@ func TestLocalMembers(t *testing.T) {
 	removed, staticPod, data := answered("etcd", main), answered("pod", main), silent("data")
 	removed.Removed, staticPod.InCluster = true, true
 	data.Config.DataDir = "/var/lib/etcd"
-	process := localMember{
-		evidence.Server{Where: "etcd", PID: 5, Config: evidence.Config{DataDir: "/var/lib/etcd"}},
-		evidence.Identity{Ref: main},
+	process := evidence.FoundServer{
+		Server:   evidence.Server{Where: "etcd", PID: 5, Config: evidence.Config{DataDir: "/var/lib/etcd"}},
+		Identity: evidence.Identity{Ref: main},
 	}
-	before := known{testCluster: {evidence.Server{Where: "etcd"}, evidence.Identity{Ref: main}}}
+	before := known{testCluster: answered("etcd", main)}
 	one, two := members{testCluster: testMember}, members{testCluster: testMember, events: "b"}
 	for name, c := range map[string]struct {
 		found      found
@@ -75,7 +75,7 @@ func TestLocalMembers(t *testing.T) {
 			got := members{}
 			in := presence.Inputs{Announced: c.announced, StaticPods: c.staticPods, Clusters: c.clusters}
 			for cluster, m := range localMembers(evidence.Scan{Found: c.found}, c.before, in) {
-				got[cluster] = m.identity.Ref.Member
+				got[cluster] = m.Ref.Member
 			}
 			if c.want == nil {
 				c.want = members{}

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/presence"
 )
 
@@ -42,7 +43,7 @@ type probeInputs struct {
 	objectUID types.UID
 	nonce     string
 	nodeUID   types.UID
-	member    localMember
+	member    evidence.FoundServer
 	// list is the member list that the local server stores. It is nil until it was read.
 	list []v1alpha1.MemberStatus
 	// noMember means that a scan proves that the host has no member of the cluster any more.
@@ -95,7 +96,7 @@ type clusterReporter struct {
 	wake    loop.Signal
 	results chan clusterProbe
 	reports map[v1alpha1.ClusterID]*clusterReport
-	members map[v1alpha1.ClusterID]localMember
+	members map[v1alpha1.ClusterID]evidence.FoundServer
 	lists   listWatcher
 }
 
@@ -210,7 +211,7 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	began := time.Now()
-	o := r.observe(probeContext, p.inputs.member.server, p.inputs.member.identity)
+	o := r.observe(probeContext, p.inputs.member.Server, p.inputs.member.Identity)
 	r.metrics.probes.Observe(time.Since(began).Seconds())
 	o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
 	o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
@@ -307,8 +308,12 @@ var errNoObject = errors.New("there is no EtcdObservation of this node")
 
 // own returns the newest known version of the node's EtcdObservation, or nil if there is none.
 func (r *clusterReporter) own(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdObservation {
-	own, written := r.clusters.own(c, r.node), r.report(v1alpha1.ClusterID(c.Name)).object
-	if own != nil && written != nil && written.UID == own.UID && apiaccess.IsNewer(written, own) {
+	id := observation.ClusterIDOf(c)
+	own, exists, _ := r.clusters.observations.get(v1alpha1.ObservationName(id, r.node))
+	if !exists || !observation.BelongsTo(own, c.UID) {
+		return nil // the leader has not created it
+	}
+	if written := r.report(id).object; written != nil && written.UID == own.UID && apiaccess.IsNewer(written, own) {
 		return written
 	}
 	return own
