@@ -6,6 +6,7 @@ package guard
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -115,10 +116,6 @@ type Decision struct {
 // Plan decides about all guard pods, in the order of their names. It has no decision about a node
 // that neither has a guard pod nor needs one.
 func Plan(s State) []Decision {
-	nodes := make(map[string]*corev1.Node, len(s.Nodes))
-	for _, n := range s.Nodes {
-		nodes[n.Name] = n
-	}
 	pods, isTaken := map[string]*corev1.Pod{}, map[string]bool{}
 	var found []Decision
 	for _, p := range s.Pods {
@@ -132,7 +129,15 @@ func Plan(s State) []Decision {
 		}
 	}
 	names := s.nodeNames(pods)
-	s.places = s.placesOn(names, nodes)
+	nodes, wanted := map[string]*corev1.Node{}, []*corev1.Node{}
+	for _, n := range s.Nodes {
+		if _, isNamed := slices.BinarySearch(names, n.Name); isNamed {
+			nodes[n.Name], wanted = n, append(wanted, n)
+		}
+	}
+	for _, c := range s.Clusters {
+		s.places = append(s.places, place.On(c, wanted...))
+	}
 	for _, name := range names {
 		d := s.decide(nodes[name], pods[name])
 		if d.Action == Create && isTaken[Name(name)] {
@@ -173,10 +178,7 @@ func (s State) awaitEnd(d Decision, p *corev1.Pod) Decision {
 
 // nodeNames returns the names of all Nodes with a bound member, the label of etcd or a guard pod.
 func (s State) nodeNames(pods map[string]*corev1.Pod) []string {
-	var names []string
-	for name := range pods {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(pods))
 	for _, n := range s.Nodes {
 		if observation.IsLabelled(n) {
 			names = append(names, n.Name)
@@ -263,21 +265,6 @@ func (s State) clustersOf(node *corev1.Node, by place.Source) (found []*v1alpha1
 		if slices.ContainsFunc(s.places[i], isOnNode) {
 			found = append(found, c)
 		}
-	}
-	return found
-}
-
-// placesOn returns the places of the members of each cluster on the named Nodes.
-func (s State) placesOn(names []string, nodes map[string]*corev1.Node) [][]place.Place {
-	var wanted []*corev1.Node
-	for _, name := range names {
-		if n := nodes[name]; n != nil {
-			wanted = append(wanted, n)
-		}
-	}
-	found := make([][]place.Place, len(s.Clusters))
-	for i, c := range s.Clusters {
-		found[i] = place.On(c, wanted...)
 	}
 	return found
 }

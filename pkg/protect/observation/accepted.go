@@ -151,9 +151,7 @@ const (
 
 // IgnoredReasons returns all reasons, sorted.
 func IgnoredReasons() []IgnoredReason {
-	all := []IgnoredReason{NotBound, OtherNode, NotHeard, NeverAsked, Invalid, OthersMember, TimeAhead}
-	slices.Sort(all)
-	return all
+	return []IgnoredReason{Invalid, NeverAsked, NotBound, NotHeard, OtherNode, OthersMember, TimeAhead}
 }
 
 // IgnoredObservation names the Node of an observation and the reason why a part of it is ignored.
@@ -169,18 +167,16 @@ func Ignored(c *v1alpha1.EtcdCluster, now time.Time) []IgnoredObservation {
 	var found []IgnoredObservation
 	for _, o := range c.Observations {
 		isOthers := func(b v1alpha1.Binding) bool { return b.MemberID == o.LocalMember && b.Node != o.Node }
-		for _, part := range []struct {
-			reason  IgnoredReason
-			applies bool
-		}{
-			{ignoredReason(c, o), ignoredReason(c, o) != ""},
-			{NeverAsked, o.Nonce == ""},
-			{Invalid, !IsValid(o)},
-			{OthersMember, slices.ContainsFunc(c.Spec.Members, isOthers)},
-			{TimeAhead, o.Time.After(now.Add(ClockSkew))},
+		whole := ignoredReason(c, o)
+		for reason, applies := range map[IgnoredReason]bool{
+			whole:        whole != "",
+			NeverAsked:   o.Nonce == "",
+			Invalid:      !IsValid(o),
+			OthersMember: slices.ContainsFunc(c.Spec.Members, isOthers),
+			TimeAhead:    o.Time.After(now.Add(ClockSkew)),
 		} {
-			if part.applies {
-				found = append(found, IgnoredObservation{Node: o.Node, Reason: part.reason})
+			if applies {
+				found = append(found, IgnoredObservation{Node: o.Node, Reason: reason})
 			}
 		}
 	}
