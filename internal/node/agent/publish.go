@@ -52,8 +52,7 @@ type probeInputs struct {
 
 // clusterProbe is one probe of one cluster, with its result.
 type clusterProbe struct {
-	cluster v1alpha1.ClusterID
-	object  *v1alpha1.EtcdCluster // the version with the nonce
+	cluster *v1alpha1.EtcdCluster // the version with the nonce
 	number  int
 	inputs  probeInputs
 	// heartbeat makes the reporter write the observation even if it has not changed.
@@ -155,7 +154,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 			objectUID: own.UID, nonce: cluster.Spec.Nonce, nodeUID: node.UID, member: member, list: lists[id],
 			noMember: presence.HasNoMemberOf(id, scan),
 		}
-		next = min(next, r.startIfDue(ctx, probes, report, clusterProbe{cluster: id, object: cluster, inputs: inputs}))
+		next = min(next, r.startIfDue(ctx, probes, report, clusterProbe{cluster: cluster, inputs: inputs}))
 	}
 	return next
 }
@@ -225,7 +224,8 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 // publishResult publishes the result of a probe if it contains anything new. It drops a result
 // that is older than the written one.
 func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
-	report := r.report(p.cluster)
+	id := observation.ClusterIDOf(p.cluster)
+	report := r.report(id)
 	if p.number > report.listed.number {
 		report.listed = p
 	}
@@ -243,11 +243,11 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 		isSameObservation(p.observation, report.written.observation) {
 		return
 	}
-	switch err := r.write(ctx, p.object, p.observation); {
+	switch err := r.write(ctx, p.cluster, p.observation); {
 	case ctx.Err() != nil:
 	case err == nil:
 		if report.logged.Changed("observation", "published") {
-			r.log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", p.cluster,
+			r.log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", id,
 				"member", p.observation.LocalMember, "members", len(p.observation.Members), "problem", p.observation.Problem)
 		}
 		report.written = p

@@ -17,13 +17,12 @@ import (
 )
 
 const (
-	// scanInterval is the time between two scans if nothing wakes the scanner. minScanGap is the
-	// least time between the end of a scan and the next one.
+	// scanInterval is the time between two scans if nothing wakes the scanner.
 	scanInterval = time.Minute
-	minScanGap   = 250 * time.Millisecond
 	// identifyGrace is how long a scan waits for the identities of its servers before it
 	// publishes the evidence without them. A healthy server answers within this time. A server
-	// that hangs or has just started must not delay the protection of the Node.
+	// that hangs or has just started must not delay the protection of the Node. It is also the least
+	// time between the end of a scan and the next one.
 	identifyGrace = 300 * time.Millisecond
 	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
 	// loses one scan and not the loop.
@@ -226,27 +225,23 @@ func (s *etcdScanner) startIdentification(
 // publishes when every server that this scan began to identify has answered, or after
 // identifyGrace, and then again after each further answer.
 func (s *etcdScanner) collect(ctx context.Context) {
-	grace, gap, next := time.NewTimer(identifyGrace), time.NewTimer(minScanGap), time.NewTimer(jittered(scanInterval))
+	grace, next := time.NewTimer(identifyGrace), time.NewTimer(jittered(scanInterval))
 	defer grace.Stop()
-	defer gap.Stop()
 	defer next.Stop()
-	published, isGapOver, allAnswered := false, false, false
+	published, allAnswered := false, false
+	var wake loop.Signal // none before the end of grace
 	for {
-		if !published && !s.hasPending(func(i *identification) bool { return i.scanNumber == s.scanNumber }) {
+		if !published && !s.hasPending(s.scanNumber) {
 			s.publish(ctx)
 			published = true
 		}
-		if !allAnswered && !s.hasPending(func(*identification) bool { return true }) {
+		if !allAnswered && !s.hasPending(0) {
 			allAnswered = true
 			if s.hasUnidentified() {
 				next.Reset(s.retry.Next())
 			} else {
 				s.retry.Reset()
 			}
-		}
-		wake := s.wake
-		if !published || !isGapOver {
-			wake = nil
 		}
 		select {
 		case <-ctx.Done():
@@ -258,9 +253,7 @@ func (s *etcdScanner) collect(ctx context.Context) {
 			}
 		case <-grace.C:
 			s.publish(ctx)
-			published = true
-		case <-gap.C:
-			isGapOver = true
+			published, wake = true, s.wake
 		case <-wake:
 			return
 		case <-next.C:
@@ -269,9 +262,9 @@ func (s *etcdScanner) collect(ctx context.Context) {
 	}
 }
 
-// hasPending reports whether one of these identifications is in progress.
-func (s *etcdScanner) hasPending(of func(*identification) bool) bool {
-	return slices.ContainsFunc(s.current, func(i *identification) bool { return !i.done && of(i) })
+// hasPending reports whether an identification that a scan since this one began is in progress.
+func (s *etcdScanner) hasPending(scanNumber int) bool {
+	return slices.ContainsFunc(s.current, func(i *identification) bool { return !i.done && i.scanNumber >= scanNumber })
 }
 
 // hasUnidentified reports whether the identification of a running server has failed.

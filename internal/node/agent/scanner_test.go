@@ -145,7 +145,7 @@ func TestHangingServer(t *testing.T) {
 
 		// Another server starts while the first still hangs.
 		f.show(hung, slow, evidence.Server{Where: "quick", PID: 4})
-		f.wait(minScanGap)
+		f.wait(identifyGrace)
 		f.requireAnswers(map[string]string{"hung": justFound, "slow": justFound, "quick": "2"})
 		f.wait(time.Second)
 		f.requireAnswers(map[string]string{"hung": justFound, "slow": "1", "quick": "2"})

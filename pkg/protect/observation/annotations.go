@@ -60,15 +60,9 @@ func ParseAnnouncement(annotation string) ([]evidence.MemberRef, error) {
 // drops what ParseAnnouncement would reject.
 func FormatAnnouncement(refs []evidence.MemberRef) string {
 	refs = slices.DeleteFunc(SortRefs(refs), func(r evidence.MemberRef) bool { return !isValidRef(r) })
-	refs = refs[:min(len(refs), MaxAnnounced)]
-	var b strings.Builder
-	for i, r := range refs {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `{"cluster":%q,"member":%q}`, r.Cluster, r.Member)
-	}
-	return "[" + b.String() + "]"
+	return "[" + printable.Join(refs[:min(len(refs), MaxAnnounced)], ",", func(r evidence.MemberRef) string {
+		return fmt.Sprintf(`{"cluster":%q,"member":%q}`, r.Cluster, r.Member)
+	}) + "]"
 }
 
 // ParseUnverified parses UnverifiedAnnotation into the places of the unverified servers. The empty
