@@ -139,11 +139,12 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.clusters.observations.watch = cfg.Clusters.Observations.Watch
 	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
+	wakeReporter := loop.NewSignal()
 	a.reporter = &clusterReporter{
 		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Observations.Update,
 		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staticPods: cfg.StaticPods, log: cfg.Log,
-		wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
-		lists: listWatcher{read: cfg.ListMembers, changed: a.onListChange}, metrics: a.metrics,
+		wake: wakeReporter, results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
+		lists: listWatcher{read: cfg.ListMembers, changed: wakeReporter.Notify}, metrics: a.metrics,
 	}
 	a.nodeLoop = &nodeLoop{
 		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staleReason: a.scanner.staleReason,
@@ -177,7 +178,14 @@ func (a *Agent) Run(ctx context.Context) error {
 // Healthy returns an error if the node loop has not made a pass for too long. A hanging scan is not
 // an error. The scan of a restarted agent may hang as well, and until it ends that agent knows no
 // member to observe.
-func (a *Agent) Healthy(now time.Time) error { return a.nodeLoop.checkProgress(now) }
+func (a *Agent) Healthy(now time.Time) error {
+	last, started := a.nodeLoop.lastPass.get()
+	still := now.Sub(last)
+	if limit := max(3*a.nodeLoop.cfg.Tick, stuckAfter); started && still > limit {
+		return fmt.Errorf("the node loop has completed no pass for %s; the limit is %s", still.Round(time.Second), limit)
+	}
+	return nil
+}
 
 func (a *Agent) onHostChange() {
 	a.nodeLoop.wake.Notify()
@@ -187,7 +195,8 @@ func (a *Agent) onHostChange() {
 // onNodeChange wakes the node loop, unless the change is the loop's own last write: the loop
 // has the answer to its write already. It always wakes the reporter.
 func (a *Agent) onNodeChange() {
-	if node, exists, _ := a.nodes.get(a.cfg.Node); !exists || !a.nodeLoop.isOwnWrite(node) {
+	node, exists, _ := a.nodes.get(a.cfg.Node)
+	if own, _ := a.nodeLoop.ownVersion.get(); !exists || node.ResourceVersion != own {
 		a.nodeLoop.wake.Notify()
 	}
 	a.reporter.wake.Notify()
@@ -197,8 +206,6 @@ func (a *Agent) onEvidenceChange() {
 	a.nodeLoop.wake.Notify()
 	a.reporter.wake.Notify()
 }
-
-func (a *Agent) onListChange() { a.reporter.wake.Notify() }
 
 func selectNode(node string, o metav1.ListOptions) metav1.ListOptions {
 	o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()

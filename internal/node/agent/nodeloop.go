@@ -122,16 +122,6 @@ func (l *nodeLoop) allowShutdown(ctx context.Context) {
 	}
 }
 
-// checkProgress returns an error if the last pass ended too long ago.
-func (l *nodeLoop) checkProgress(now time.Time) error {
-	last, started := l.lastPass.get()
-	still := now.Sub(last)
-	if limit := max(3*l.cfg.Tick, stuckAfter); started && still > limit {
-		return fmt.Errorf("the node loop has completed no pass for %s; the limit is %s", still.Round(time.Second), limit)
-	}
-	return nil
-}
-
 // logResult logs the first failure of a kind, and the first success after a failure.
 func (l *nodeLoop) logResult(ctx context.Context, err error) {
 	switch {
@@ -203,12 +193,6 @@ func (l *nodeLoop) currentNode(ctx context.Context) (*corev1.Node, error) {
 		return l.written, nil
 	}
 	return node, nil
-}
-
-// isOwnWrite reports whether the Node is the result of the last write of the loop.
-func (l *nodeLoop) isOwnWrite(node *corev1.Node) bool {
-	version, known := l.ownVersion.get()
-	return known && version == node.ResourceVersion
 }
 
 // step makes one decision and writes it. It returns whether the Node changed.
