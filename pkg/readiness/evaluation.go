@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 )
 
 // holdEvaluation contains the arguments of Decide or CheckHold and what follows directly from them.
@@ -45,29 +46,15 @@ func newEvaluation(n *corev1.Node, f Facts, p Policy, now time.Time) holdEvaluat
 	return e
 }
 
-func (e holdEvaluation) allGatesOpen() bool {
-	return !slices.ContainsFunc(e.gates, func(g Gate) bool { return !g.Open })
+func (e holdEvaluation) closedGates() []Gate {
+	return slices.DeleteFunc(slices.Clone(e.gates), func(g Gate) bool { return g.Open })
 }
+
+func (e holdEvaluation) allGatesOpen() bool { return len(e.closedGates()) == 0 }
 
 // missing returns what the closed gates wait for, empty if all gates are open.
 func (e holdEvaluation) missing() string {
-	var missing []string
-	for _, g := range e.gates {
-		if !g.Open {
-			missing = append(missing, g.Missing)
-		}
-	}
-	return strings.Join(missing, "; ")
-}
-
-// waitReason returns the reason of the first closed gate.
-func (e holdEvaluation) waitReason() string {
-	for _, g := range e.gates {
-		if !g.Open {
-			return g.Reason
-		}
-	}
-	return NotHeld
+	return printable.Join(e.closedGates(), "; ", func(g Gate) string { return g.Missing })
 }
 
 // taintKey returns the key of the taint of a new hold, empty for the cordon. While the taint of an

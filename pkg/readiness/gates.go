@@ -46,7 +46,7 @@ func (e holdEvaluation) evaluateGates() []Gate {
 		gates = append(gates, newGate(GateLabel+label, WaitingForLabel, missingLabel(e.node.Labels, label)))
 	}
 	for _, endpoint := range p.Endpoints() {
-		gates = append(gates, newGate(endpoint.Gate, WaitingForProbe, missingAnswer(f.Probes, endpoint)))
+		gates = append(gates, newGate(endpoint.Gate, WaitingForProbe, missingAnswer(f.probeOf(endpoint.Gate), endpoint)))
 	}
 	return gates
 }
@@ -284,27 +284,25 @@ func missingLabel(labels map[string]string, selector string) string {
 
 // missingAnswer returns why the gate of an endpoint is closed. The time in it is when the
 // failures began, so the text stays the same while a probe fails for the same reason.
-func missingAnswer(probes []Probe, e Endpoint) string {
+func missingAnswer(p Probe, e Endpoint) string {
 	wanted := e.Gate + " to accept connections"
 	if e.URL != nil {
 		wanted = e.Gate + " to answer with a 2xx status"
 	}
-	i := slices.IndexFunc(probes, func(p Probe) bool { return p.Gate == e.Gate })
-	switch {
-	case i < 0 || probes[i].Answer == Unknown:
-		return wanted + ", which was not probed yet"
-	case probes[i].Answer == Present:
+	switch p.Answer {
+	case Present:
 		return ""
+	case Absent:
+		return fmt.Sprintf("%s: %s, since %s", wanted, p.Problem, p.Since.UTC().Format(time.RFC3339))
+	case Unknown:
 	}
-	return fmt.Sprintf("%s: %s, since %s", wanted, probes[i].Problem, probes[i].Since.UTC().Format(time.RFC3339))
+	return wanted + ", which was not probed yet"
 }
 
 // hasUnprobedEndpoint reports whether the first probe of an endpoint has not ended yet.
 func (e holdEvaluation) hasUnprobedEndpoint() bool {
 	return slices.ContainsFunc(e.policy.Endpoints(), func(endpoint Endpoint) bool {
-		return !slices.ContainsFunc(e.facts.Probes, func(p Probe) bool {
-			return p.Gate == endpoint.Gate && p.Answer != Unknown
-		})
+		return e.facts.probeOf(endpoint.Gate).Answer == Unknown
 	})
 }
 

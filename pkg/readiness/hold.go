@@ -47,9 +47,11 @@ func (e holdEvaluation) decideHeld() Decision {
 // the hold and is set again if a CNI clears it early. flannel clears it once, even with gates
 // still closed, and an autoscaler that observes a Ready and cordoned node buys another one.
 func (e holdEvaluation) keepHold() Decision {
-	reason, message := e.waitReason(), "waiting for "+e.missing()
-	if e.shuttingDown {
+	reason, message := NotHeld, "waiting for "+e.missing()
+	if closed := e.closedGates(); e.shuttingDown {
 		reason, message = GoingDown, "the host is shutting down; the node is held until its network works in the next boot"
+	} else if len(closed) > 0 {
+		reason = closed[0].Reason
 	}
 	d := e.newDecision(corev1.ConditionTrue, reason, message)
 	d.Held, d.Record = true, e.stampedRecord()
@@ -182,24 +184,16 @@ func (e holdEvaluation) leaveAlone(reason RecordReason) Decision {
 // from another boot. It depends on nothing else: so the condition is not written again in a steady
 // state, and has the same message after a crash.
 func notHeldMessage(reason RecordReason) string {
-	switch reason {
-	case NetworkReady:
-		return "not held: the network became ready in this boot"
-	case ShutdownCancelled:
-		return "not held: the shutdown of the host was cancelled"
-	case KeptCordoned:
-		return "not held; the cordon or taint stays because of annotation " + KeepCordonedAnnotation
-	case FirstSeen:
-		return "not held: the node was Ready when first observed, or no hold was needed"
-	case Exempt:
-		return fmt.Sprintf("not held: label %s=%s exempts the node", HoldLabel, HoldNever)
-	case EndedByLabel:
-		return fmt.Sprintf("not held: label %s=%s ended the hold", HoldLabel, HoldNever)
-	case EndedByHand:
-		return "not held: another client removed the cordon or taint while the node was held"
-	case Overdue:
-		return "not held: the hold exceeded its time limit, so the webhook's leader ended it (--on-stuck-hold=release)"
-	case NewNode, NotReadyYet, Rebooted: // These are reasons of holds.
+	known := map[RecordReason]string{
+		NetworkReady:      "not held: the network became ready in this boot",
+		ShutdownCancelled: "not held: the shutdown of the host was cancelled",
+		KeptCordoned:      "not held; the cordon or taint stays because of annotation " + KeepCordonedAnnotation,
+		FirstSeen:         "not held: the node was Ready when first observed, or no hold was needed",
+		Exempt:            fmt.Sprintf("not held: label %s=%s exempts the node", HoldLabel, HoldNever),
+		EndedByLabel:      fmt.Sprintf("not held: label %s=%s ended the hold", HoldLabel, HoldNever),
+		EndedByHand:       "not held: another client removed the cordon or taint while the node was held",
+		Overdue: "not held: the hold exceeded its time limit, so the webhook's leader ended it " +
+			"(--on-stuck-hold=release)",
 	}
-	return "not held in this boot"
+	return cmp.Or(known[reason], "not held in this boot")
 }

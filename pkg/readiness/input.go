@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -20,14 +21,7 @@ const (
 
 // String returns the presence as a word for messages.
 func (p Presence) String() string {
-	switch p {
-	case Absent:
-		return "absent"
-	case Present:
-		return "present"
-	case Unknown:
-	}
-	return "unknown"
+	return cmp.Or(map[Presence]string{Absent: "absent", Present: "present"}[p], "unknown")
 }
 
 // MarshalText returns the same word for JSON.
@@ -67,6 +61,16 @@ type Facts struct {
 	// has cancelled that shutdown. Another agent in the same boot may run after a soft reboot, which
 	// restarts everything but the kernel.
 	SawShutdown bool `json:"-"`
+}
+
+// probeOf returns the result for a gate. Its answer is Unknown if there is none yet.
+func (f Facts) probeOf(gate string) Probe {
+	for _, p := range f.Probes {
+		if p.Gate == gate {
+			return p
+		}
+	}
+	return Probe{}
 }
 
 // SubnetFile is flannel's subnet file (/run/flannel/subnet.env). flanneld writes it when it
