@@ -233,34 +233,34 @@ func (a *attempts) isUnreachable(url string) bool {
 
 // String returns all URLs with their failures. URLs with the same failures share one entry.
 func (a *attempts) String() string {
-	var urls []string
-	messages := map[string][]string{} // by URL
+	if len(a.list) == 0 {
+		return "no client URL is known"
+	}
+	var urls, entries []string
+	failures, sharing := map[string]string{}, map[string][]string{} // by URL, and the URLs by their failures
 	for _, each := range a.list {
-		if messages[each.url] == nil {
-			urls = append(urls, each.url)
-		}
 		message := each.message
 		if len(each.origins) > 0 {
 			message = "(" + strings.Join(each.origins, ", ") + "): " + message
 		}
-		messages[each.url] = append(messages[each.url], message)
+		if before, isKnown := failures[each.url]; isKnown {
+			message = before + "; " + message
+		} else {
+			urls = append(urls, each.url)
+		}
+		failures[each.url] = message
 	}
-	var entries []string
-	for len(urls) > 0 {
-		var same, rest []string
-		for _, u := range urls {
-			if slices.Equal(messages[u], messages[urls[0]]) {
-				same = append(same, u)
-			} else {
-				rest = append(rest, u)
+	for _, u := range urls {
+		sharing[failures[u]] = append(sharing[failures[u]], u)
+	}
+	for _, u := range urls {
+		if same := sharing[failures[u]]; same[0] == u {
+			separator := ": "
+			if strings.HasPrefix(failures[u], "(") {
+				separator = " "
 			}
+			entries = append(entries, strings.Join(same, ", ")+separator+failures[u])
 		}
-		message := strings.Join(messages[urls[0]], "; ")
-		if !strings.HasPrefix(message, "(") {
-			same[len(same)-1] += ":"
-		}
-		entries = append(entries, strings.Join(same, ", ")+" "+message)
-		urls = rest
 	}
 	return printable.Clip(strings.Join(entries, "; "), maxTextLength)
 }

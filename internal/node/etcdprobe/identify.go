@@ -151,9 +151,6 @@ func (p *Prober) Identify(ctx context.Context, server evidence.Server) evidence.
 	if identity, removed := p.confirmRemoval(ctx, server); removed {
 		return identity
 	}
-	if len(failed.list) == 0 {
-		return evidence.Identity{Problem: "no client URL is known"}
-	}
 	return evidence.Identity{Problem: failed.withHint()}
 }
 

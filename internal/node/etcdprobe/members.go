@@ -212,9 +212,7 @@ func (p *Prober) fetchMembersFromLocal(ctx context.Context, local evidence.Found
 		}
 		failed.add(e, list.err)
 	}
-	if stale.err = errors.New("no client URL is known"); len(failed.list) > 0 {
-		stale.err = errors.New(failed.String())
-	}
+	stale.err = errors.New(failed.String())
 	return stale
 }
 
