@@ -22,19 +22,8 @@ func (n Network) findPlugin(name string) (readiness.Presence, string) {
 	var unread error
 	for _, dir := range n.CNIBinDirs {
 		file := filepath.Join(dir, name)
-		info, err := n.Root.Stat(file)
-		switch {
-		case hostfs.IsAbsent(err):
-			continue
-		case err != nil:
-			unread = errors.Join(unread, fmt.Errorf("reading %s: %w", file, hostfs.Reason(err)))
-			continue
-		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-			return readiness.Absent, file + " is not executable"
-		case info.Size() == 0:
-			return readiness.Absent, file + " is empty"
-		}
 		switch problem, err := n.checkProgram(file); {
+		case hostfs.IsAbsent(err):
 		case err != nil:
 			unread = errors.Join(unread, fmt.Errorf("reading %s: %w", file, hostfs.Reason(err)))
 		case problem != "":
@@ -49,7 +38,7 @@ func (n Network) findPlugin(name string) (readiness.Presence, string) {
 	return readiness.Absent, ""
 }
 
-// checkProgram returns the reason why a program is incomplete, or "". Programs are unpacked
+// checkProgram returns the reason why a program cannot run, or "". Programs are unpacked
 // or copied from beginning to end under their final name (kubespray's unarchive, cp in an
 // init container).
 func (n Network) checkProgram(file string) (problem string, err error) {
@@ -59,8 +48,13 @@ func (n Network) checkProgram(file string) (problem string, err error) {
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	info, err := f.Stat()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return "is not executable", nil
+	case info.Size() == 0:
+		return "is empty", nil
 	}
 	return programProblem(f, info.Size())
 }
