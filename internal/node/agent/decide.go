@@ -242,19 +242,19 @@ func memberCondition(p presence.Protection) corev1.NodeCondition {
 // events returns the events that follow from the decision, and from what its write changed on
 // the Node. It compares two versions of the Node instead of using a memory, so that a restart
 // of the agent repeats no event.
-func (d nodeDecision) events(before, after *corev1.Node) []nodeEvent {
-	var found []nodeEvent
+func (d nodeDecision) events(before, after *corev1.Node) []readiness.Event {
+	var found []readiness.Event
 	if e := d.hold.Event; e != nil && d.isHoldWritten(after) {
-		found = append(found, nodeEvent{e.Type, e.Reason, e.Message})
+		found = append(found, *e)
 	}
 	was, is := observation.IsLabelled(before), observation.IsLabelled(after)
 	switch p := d.protection; {
 	case p == nil || was == is:
 	case is && condition(before, observation.EtcdMemberCondition).Status != corev1.ConditionTrue:
 		// If the condition was true, the label was removed by hand, and is only restored here.
-		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberFound", p.FoundMessage()})
+		found = append(found, newEvent(corev1.EventTypeNormal, "EtcdMemberFound", p.FoundMessage()))
 	case was:
-		found = append(found, nodeEvent{corev1.EventTypeNormal, "EtcdMemberGone", p.Message})
+		found = append(found, newEvent(corev1.EventTypeNormal, "EtcdMemberGone", p.Message))
 	}
 	if d.protection != nil {
 		found = append(found, providerIDEvents(d.protection.ProviderIDProblem, before, after)...)
@@ -272,32 +272,36 @@ func (d nodeDecision) isHoldWritten(n *corev1.Node) bool {
 }
 
 // providerIDEvents returns the event about a problem that the condition did not contain before.
-func providerIDEvents(problem string, before, after *corev1.Node) []nodeEvent {
+func providerIDEvents(problem string, before, after *corev1.Node) []readiness.Event {
 	isNew := problem != "" && strings.Contains(condition(after, observation.EtcdMemberCondition).Message, problem) &&
 		!strings.Contains(condition(before, observation.EtcdMemberCondition).Message, problem)
 	if !isNew {
 		return nil
 	}
-	return []nodeEvent{{corev1.EventTypeWarning, "ProviderIDUnusable", problem}}
+	return []readiness.Event{newEvent(corev1.EventTypeWarning, "ProviderIDUnusable", problem)}
 }
 
 // spcAndOpenStackEvents returns the events about the SPC record and the identifiers of OpenStack.
-func (d nodeDecision) spcAndOpenStackEvents(before, after *corev1.Node) []nodeEvent {
-	var found []nodeEvent
+func (d nodeDecision) spcAndOpenStackEvents(before, after *corev1.Node) []readiness.Event {
+	var found []readiness.Event
 	changed := func(key string) bool {
 		value := after.Annotations[key]
 		return value != "" && value != before.Annotations[key]
 	}
 	if changed(spc.NodeAnnotation) && d.match != nil && d.match.Outcome == spc.Matched {
-		found = append(found, nodeEvent{corev1.EventTypeNormal, "SPCMatched", d.match.Message})
+		found = append(found, newEvent(corev1.EventTypeNormal, "SPCMatched", d.match.Message))
 	}
 	if changed(spc.ProblemAnnotation) && d.report.Problem != "" {
-		found = append(found, nodeEvent{corev1.EventTypeWarning, d.report.Reason, d.report.Problem})
+		found = append(found, newEvent(corev1.EventTypeWarning, d.report.Reason, d.report.Problem))
 	}
 	if changed(openstack.Annotation) && !d.openstack.Agree {
-		found = append(found, nodeEvent{corev1.EventTypeWarning, "OpenStackIDsDiffer", d.openstack.Message})
+		found = append(found, newEvent(corev1.EventTypeWarning, "OpenStackIDsDiffer", d.openstack.Message))
 	}
 	return found
+}
+
+func newEvent(kind, reason, message string) readiness.Event {
+	return readiness.Event{Type: kind, Reason: reason, Message: message}
 }
 
 // condition returns the condition of this type, or an empty one.

@@ -91,7 +91,7 @@ func TestMemberEvents(t *testing.T) {
 			if c.want == "EtcdMemberFound" {
 				message = "this node is protected: it has etcd member 3a of cluster cd"
 			}
-			require.Equal(t, []nodeEvent{{corev1.EventTypeNormal, c.want, message}}, got)
+			require.Equal(t, []readiness.Event{{Type: corev1.EventTypeNormal, Reason: c.want, Message: message}}, got)
 		})
 	}
 }
@@ -115,7 +115,7 @@ func TestHoldEvent(t *testing.T) {
 			d, after := mustDecide(t, in)
 			reasons := func(after *corev1.Node) (found []string) {
 				for _, e := range d.events(in.node, after) {
-					found = append(found, e.reason)
+					found = append(found, e.Reason)
 				}
 				return found
 			}
@@ -363,11 +363,11 @@ func TestProviderIDEvent(t *testing.T) {
 		known.ClustersKnown = true
 		return mustDecide(t, nodeInputs{node: n, facts: openNetwork(), evidence: &scan, known: known, now: time.Now()})
 	}
-	count := func(events []nodeEvent) (found int) {
+	count := func(events []readiness.Event) (found int) {
 		for _, e := range events {
-			if e.reason == "ProviderIDUnusable" {
-				require.Equal(t, corev1.EventTypeWarning, e.kind)
-				require.Contains(t, e.message, "spec.providerID is empty on a node with the label karpenter.sh/nodepool")
+			if e.Reason == "ProviderIDUnusable" {
+				require.Equal(t, corev1.EventTypeWarning, e.Type)
+				require.Contains(t, e.Message, "spec.providerID is empty on a node with the label karpenter.sh/nodepool")
 				found++
 			}
 		}

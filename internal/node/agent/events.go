@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 const (
@@ -27,9 +28,6 @@ const (
 	eventAttempts = 5
 	eventMaxAge   = 10 * time.Minute
 )
-
-// nodeEvent is the content of one Event about the agent's Node.
-type nodeEvent struct{ kind, reason, message string }
 
 // An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
 // server delays events and nothing else.
@@ -51,12 +49,12 @@ func newEventRecorder(cfg Config) *eventRecorder {
 }
 
 // record queues an event about the Node. It never blocks.
-func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e nodeEvent) {
+func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e readiness.Event) {
 	now := metav1.Now()
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "holdfast-", Namespace: metav1.NamespaceDefault},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID},
-		Reason:         e.reason, Message: e.message, Type: e.kind,
+		Reason:         e.Reason, Message: e.Message, Type: e.Type,
 		Source:         corev1.EventSource{Component: eventComponent, Host: r.node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: "holdfast.dev/agent", ReportingInstance: r.node,
@@ -64,7 +62,7 @@ func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e nodeEvent)
 	select {
 	case r.queue <- event:
 	default:
-		r.log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.reason, "message", e.message)
+		r.log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.Reason, "message", e.Message)
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // TestEventQueue records events while the server is away.
@@ -39,7 +41,7 @@ func TestEventQueue(t *testing.T) {
 		began := time.Now()
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, UID: "uid-1"}}
 		for range eventQueueSize + 3 {
-			r.record(ctx, node, nodeEvent{corev1.EventTypeNormal, "Released", "the network works"})
+			r.record(ctx, node, readiness.Event{Type: corev1.EventTypeNormal, Reason: "Released", Message: "the network works"})
 			synctest.Wait()
 		}
 		require.Zero(t, time.Since(began), "record does not block")
@@ -81,7 +83,7 @@ func TestEventLimits(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				r.record(ctx, &corev1.Node{}, nodeEvent{corev1.EventTypeNormal, "Held", "waiting"})
+				r.record(ctx, &corev1.Node{}, readiness.Event{Type: corev1.EventTypeNormal, Reason: "Held", Message: "waiting"})
 				require.ErrorIs(t, r.run(ctx), context.DeadlineExceeded)
 				require.GreaterOrEqual(t, attempts, c.atLeast)
 				require.LessOrEqual(t, attempts, c.atMost)

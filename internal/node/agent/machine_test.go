@@ -83,7 +83,7 @@ func TestReportAfterRestart(t *testing.T) {
 func TestMachineEvents(t *testing.T) {
 	reasons := func(d nodeDecision, before, after *corev1.Node) (found []string) {
 		for _, e := range d.spcAndOpenStackEvents(before, after) {
-			found = append(found, e.kind+" "+e.reason)
+			found = append(found, e.Type+" "+e.Reason)
 		}
 		return found
 	}
@@ -126,5 +126,5 @@ func TestOpenStackIdentity(t *testing.T) {
 	d, after = mustDecide(t, in)
 	events := d.spcAndOpenStackEvents(in.node, after)
 	require.Len(t, events, 1)
-	require.Equal(t, "OpenStackIDsDiffer", events[0].reason)
+	require.Equal(t, "OpenStackIDsDiffer", events[0].Reason)
 }

@@ -58,7 +58,7 @@ type nodeLoop struct {
 	staleReason func(now time.Time) string
 	prober      *gateProber
 	writer      *nodepatch.Writer
-	recordEvent func(context.Context, *corev1.Node, nodeEvent)
+	recordEvent func(context.Context, *corev1.Node, readiness.Event)
 	wake        loop.Signal
 	lastPass    latest[time.Time] // when the last pass ended
 	ownVersion  latest[string]    // the resourceVersion in the answer to the last write
@@ -229,7 +229,7 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	for _, e := range d.events(node, after) {
 		// If the second half of a write fails, the next step makes the same decision again. Its
 		// events must not repeat.
-		if l.logged.Changed("event", e.reason+e.message) {
+		if l.logged.Changed("event", e.Reason+e.Message) {
 			l.recordEvent(ctx, after, e)
 		}
 	}

@@ -63,7 +63,7 @@ func TestStaleWatch(t *testing.T) {
 			prober:   newGateProber(Config{}, nil),
 			evidence: &latest[evidence.Scan]{}, staleReason: func(time.Time) string { return "" },
 			writer:      nodepatch.NewWriter(server),
-			recordEvent: func(context.Context, *corev1.Node, nodeEvent) {}, wake: loop.NewSignal(),
+			recordEvent: func(context.Context, *corev1.Node, readiness.Event) {}, wake: loop.NewSignal(),
 		}
 		replace(t, l.nodes, old)
 		require.NoError(t, l.pass(t.Context()))
