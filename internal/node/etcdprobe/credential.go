@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // rejectionTimeout is the time that a server has to reject a client certificate.
@@ -39,66 +39,55 @@ func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
 	if !e.usesTLS() {
 		return loadedCredential{}, nil
 	}
-	loaded := loadedCredential{config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: hostname(e.url)}}
-	if err := loaded.addCA(root, e.credential.CA); err != nil {
+	c := e.credential
+	ca, caErr := readFile(root, "CA", c.CA)
+	cert, certErr := readFile(root, "client certificate", c.Cert)
+	if c.Cert == "" {
+		c.Key = "" // It has no use without the certificate.
+	}
+	key, keyErr := readFile(root, "client key", c.Key)
+	if err := cmp.Or(caErr, certErr, keyErr); err != nil {
 		return loadedCredential{}, err
 	}
-	if err := loaded.addClientCertificate(root, e.credential); err != nil {
-		return loadedCredential{}, err
+	loaded := loadedCredential{
+		config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: hostname(e.url)},
+		files:  slices.Concat(ca, []byte{0}, cert, key),
+	}
+	if c.CA != "" {
+		loaded.config.RootCAs = x509.NewCertPool()
+		if !loaded.config.RootCAs.AppendCertsFromPEM(ca) {
+			return loadedCredential{}, fmt.Errorf("reading the CA: no certificate in %s", c.CA)
+		}
+	}
+	if c.Cert == "" {
+		return loaded, nil
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return loadedCredential{}, fmt.Errorf("reading the client certificate %s: %w", c.Cert, err)
+	}
+	// tls.Config.Certificates would silently send no certificate if the server's list of
+	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
+	// responds with the reason for its rejection.
+	loaded.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	if pair.Leaf != nil { // GODEBUG=x509keypairleaf=0 leaves it out.
+		loaded.warning = validityProblem(pair.Leaf, time.Now())
+		loaded.notAfter = pair.Leaf.NotAfter
 	}
 	return loaded, nil
 }
 
-// readFile returns the content of a file of a credential. root is the host's.
-func readFile(root hostfs.Root, agentPath string) ([]byte, error) {
+// readFile returns the content of a file of a credential, if there is one. root is the host's.
+func readFile(root hostfs.Root, what, agentPath string) ([]byte, error) {
+	if agentPath == "" {
+		return nil, nil
+	}
 	root, name := root.Split(agentPath)
-	return root.ReadFile(name)
-}
-
-// addCA adds the CA in the file, if there is one.
-func (l *loadedCredential) addCA(root hostfs.Root, file string) error {
-	if file == "" {
-		return nil
-	}
-	ca, err := readFile(root, file)
+	data, err := root.ReadFile(name)
 	if err != nil {
-		return fmt.Errorf("reading the CA: %w", err)
+		return nil, fmt.Errorf("reading the %s: %w", what, err)
 	}
-	l.config.RootCAs = x509.NewCertPool()
-	if !l.config.RootCAs.AppendCertsFromPEM(ca) {
-		return fmt.Errorf("reading the CA: no certificate in %s", file)
-	}
-	l.files = append(ca, 0)
-	return nil
-}
-
-// addClientCertificate adds the client certificate with its key, if there is one.
-func (l *loadedCredential) addClientCertificate(root hostfs.Root, c evidence.Credential) error {
-	if c.Cert == "" {
-		return nil
-	}
-	cert, err := readFile(root, c.Cert)
-	if err != nil {
-		return fmt.Errorf("reading the client certificate: %w", err)
-	}
-	key, err := readFile(root, c.Key)
-	if err != nil {
-		return fmt.Errorf("reading the client key: %w", err)
-	}
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return fmt.Errorf("reading the client certificate %s: %w", c.Cert, err)
-	}
-	l.files = slices.Concat(l.files, cert, key)
-	// tls.Config.Certificates would silently send no certificate if the server's list of
-	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
-	// responds with the reason for its rejection.
-	l.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	if pair.Leaf != nil { // GODEBUG=x509keypairleaf=0 leaves it out.
-		l.warning = validityProblem(pair.Leaf, time.Now())
-		l.notAfter = pair.Leaf.NotAfter
-	}
-	return nil
+	return data, nil
 }
 
 // tlsRejection returns the TLS alert with which the server rejects the client certificate, or
