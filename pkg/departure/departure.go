@@ -98,7 +98,6 @@ type markRow struct {
 	stopsFirst bool
 }
 
-// builtIn returns the marks of the programs that Holdfast knows.
 func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), conditionRows()) }
 
 // goes returns a taint of a machine that goes for good, comesBack one of a machine that comes
@@ -199,7 +198,6 @@ func (t Table) Of(n *corev1.Node) Mark {
 	return m
 }
 
-// firstMark returns the first mark of the highest class.
 func firstMark(n *corev1.Node, rows []markRow) Mark {
 	var found Mark
 	for _, r := range rows {
@@ -210,7 +208,6 @@ func firstMark(n *corev1.Node, rows []markRow) Mark {
 	return found
 }
 
-// on returns the mark of the row on the Node.
 func (r markRow) on(n *corev1.Node) Mark {
 	if _, isOver := n.Annotations[r.unless]; r.unless != "" && isOver || r.ifCordoned && !n.Spec.Unschedulable {
 		return Mark{}

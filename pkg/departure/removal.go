@@ -50,7 +50,6 @@ func RemovalBy(old, updated *corev1.Node) Removal {
 	return found
 }
 
-// isNew reports whether the updated Node has the mark of the row, and the old one has not.
 func (r markRow) isNew(old, updated *corev1.Node) bool {
 	return r.on(old).Key == "" && r.on(updated).Key != ""
 }

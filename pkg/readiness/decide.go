@@ -306,7 +306,6 @@ func (e holdEvaluation) reasonInNextBoot(reason RecordReason) RecordReason {
 	return reason
 }
 
-// needsHold reports whether a hold is needed and allowed.
 func (e holdEvaluation) needsHold() bool { return !e.allGatesOpen() && e.mayHold() }
 
 // mayHold reports whether a hold is allowed. A node that another client has closed is left to

@@ -35,7 +35,6 @@ func gateKinds() []gateKind {
 	}
 }
 
-// gateProblem returns why a gate cannot be used, empty if it can.
 func gateProblem(name string) string {
 	choices := []string{GateCNI, GateFlannel, GateNetworkPlugin}
 	if slices.Contains(choices, name) {

@@ -172,7 +172,6 @@ func (e holdEvaluation) reportMissingAgent(reason, event, age string, limits Hol
 	return d, &Event{Type: corev1.EventTypeWarning, Reason: event, Message: d.Message}
 }
 
-// decideOverdue decides about a hold that has exceeded its time limit.
 func (e holdEvaluation) decideOverdue(limits HoldLimits, agent bool) (Decision, *Event) {
 	const kept = ", and --on-stuck-hold=keep keeps it held"
 	switch {

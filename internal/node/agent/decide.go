@@ -54,7 +54,6 @@ type nodeDecision struct {
 	urgent, rest, machine, all nodepatch.Desired
 }
 
-// decide combines the decisions into one description of the Node.
 func decide(in nodeInputs) (nodeDecision, error) {
 	var d nodeDecision
 	switch {
@@ -87,7 +86,6 @@ func decide(in nodeInputs) (nodeDecision, error) {
 	return d, err
 }
 
-// addProtection adds the annotations, the label and the condition that follow from the protection.
 func (d *nodeDecision) addProtection(in nodeInputs) {
 	p := *d.protection
 	// The annotations after the write of the hold show which autoscaler annotations still belong to
@@ -123,7 +121,6 @@ func (d *nodeDecision) addShutdown(in nodeInputs) {
 	}
 }
 
-// addSPC adds what follows from the inventory of SPC.
 func (d *nodeDecision) addSPC(in nodeInputs) error {
 	if !in.hasSPC {
 		return nil
@@ -197,7 +194,6 @@ func etcdPresence(p *presence.Protection) readiness.Presence {
 	return known[p.Membership]
 }
 
-// withChanges returns a copy of the annotations after the changes.
 func withChanges(annotations map[string]string, changes map[string]*string) map[string]string {
 	after := map[string]string{}
 	maps.Copy(after, annotations)
@@ -228,7 +224,6 @@ func sanitize(d *nodepatch.Desired) {
 	}
 }
 
-// memberCondition returns the condition EtcdMember.
 func memberCondition(p presence.Protection) corev1.NodeCondition {
 	known := map[presence.Membership]corev1.ConditionStatus{
 		presence.MemberPresent: corev1.ConditionTrue, presence.MemberAbsent: corev1.ConditionFalse,
@@ -281,7 +276,6 @@ func providerIDEvents(problem string, before, after *corev1.Node) []readiness.Ev
 	return []readiness.Event{newEvent(corev1.EventTypeWarning, "ProviderIDUnusable", problem)}
 }
 
-// spcAndOpenStackEvents returns the events about the SPC record and the identifiers of OpenStack.
 func (d nodeDecision) spcAndOpenStackEvents(before, after *corev1.Node) []readiness.Event {
 	var found []readiness.Event
 	changed := func(key string) bool {

@@ -66,7 +66,6 @@ func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e readiness.
 	}
 }
 
-// run creates the queued events until the context ends.
 func (r *eventRecorder) run(ctx context.Context) error {
 	for {
 		select {
@@ -81,7 +80,6 @@ func (r *eventRecorder) run(ctx context.Context) error {
 	}
 }
 
-// deliver creates an event. It retries until the limits are reached.
 func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
 	retry, began, refused := loop.NewRetry(retryBackoff()), time.Now(), 0
 	for {

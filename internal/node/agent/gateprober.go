@@ -99,7 +99,6 @@ func (p *gateProber) follow(d readiness.Decision) {
 	}
 }
 
-// results returns the last result of each gate.
 func (p *gateProber) results() []readiness.Probe {
 	var results []readiness.Probe
 	for _, g := range p.gates {

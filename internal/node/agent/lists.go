@@ -32,7 +32,6 @@ type listWatcher struct {
 	lists   latest[memberLists]
 }
 
-// run reads the lists until the context ends.
 func (w *listWatcher) run(ctx context.Context) error {
 	for {
 		began := time.Now()

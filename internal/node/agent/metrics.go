@@ -57,7 +57,6 @@ const (
 	resultFailed    = "failed"
 )
 
-// countServers counts the servers on the host.
 func (m *metrics) countServers(scan evidence.Scan) {
 	states := map[string]int{"member": 0, "removed": 0, "unverified": 0, "stopped": 0}
 	for _, f := range scan.Found {

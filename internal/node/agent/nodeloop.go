@@ -236,7 +236,6 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	return true, err
 }
 
-// gatherInputs returns the inputs of a decision.
 func (l *nodeLoop) gatherInputs(
 	ctx context.Context, node *corev1.Node, facts readiness.Facts, now time.Time,
 ) (in nodeInputs) {
@@ -295,7 +294,6 @@ func canWriteParts(err error) bool {
 	return errors.As(err, &answered) && !apierrors.IsConflict(err) && !apierrors.IsTooManyRequests(err)
 }
 
-// logDecision logs the parts of a decision that changed.
 func (l *nodeLoop) logDecision(ctx context.Context, d nodeDecision) {
 	if l.logged.Changed("hold", fmt.Sprint(d.hold.Held, d.hold.Reason, d.hold.Message)) {
 		l.cfg.Log.InfoContext(ctx, "decided about the hold",

@@ -99,7 +99,6 @@ type clusterReporter struct {
 	lists   listWatcher
 }
 
-// run probes and publishes until the context ends.
 func (r *clusterReporter) run(ctx context.Context) error {
 	probes, ctx := errgroup.WithContext(ctx)
 	probes.SetLimit(maxProbes)
@@ -205,7 +204,6 @@ func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
 	return len(stored) != len(isListed) || slices.ContainsFunc(stored, isOther)
 }
 
-// probe observes one cluster, and returns the result through the channel.
 func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -319,7 +317,6 @@ func (r *clusterReporter) own(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdObservation
 	return own
 }
 
-// write writes the node's observation of a cluster.
 func (r *clusterReporter) write(ctx context.Context, c *v1alpha1.EtcdCluster, o v1alpha1.Observation) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -350,7 +347,6 @@ func (r *clusterReporter) report(cluster v1alpha1.ClusterID) *clusterReport {
 	return report
 }
 
-// resultLabel returns the value of the label "result" for a published observation.
 func resultLabel(o v1alpha1.Observation) string {
 	if o.Problem != "" {
 		return resultProblem

@@ -122,7 +122,6 @@ func identifyBackoff() wait.Backoff {
 	return loop.Backoff(time.Second, scanInterval)
 }
 
-// scan finds the servers of the host, and starts their identification.
 func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	began := time.Now()
 	findings, err := s.readHost(ctx)
@@ -267,7 +266,6 @@ func (s *etcdScanner) hasPending(scanNumber int) bool {
 	return slices.ContainsFunc(s.current, func(i *identification) bool { return !i.done && i.scanNumber >= scanNumber })
 }
 
-// hasUnidentified reports whether the identification of a running server has failed.
 func (s *etcdScanner) hasUnidentified() bool {
 	return slices.ContainsFunc(s.current, func(i *identification) bool {
 		return i.IsRunning() && i.Problem != ""

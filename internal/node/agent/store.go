@@ -91,7 +91,6 @@ func (s *store[T]) get(name string) (found T, exists, synced bool) {
 	return found, false, synced
 }
 
-// runWhenWanted waits until the objects are wanted, and then does what run does.
 func (s *store[T]) runWhenWanted(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -101,7 +100,6 @@ func (s *store[T]) runWhenWanted(ctx context.Context) error {
 	return s.run(ctx)
 }
 
-// run keeps the store up to date until the context ends.
 func (s *store[T]) run(ctx context.Context) error {
 	backoff := retryBackoff()
 	var example T

@@ -29,7 +29,6 @@ type endpoint struct {
 	credential evidence.Credential
 }
 
-// usesTLS reports whether the URL's scheme requires TLS.
 func (e endpoint) usesTLS() bool {
 	u, err := url.Parse(e.url)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "unixs")

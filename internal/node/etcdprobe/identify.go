@@ -92,7 +92,6 @@ func (p *Prober) cached(server evidence.Server) (cachedServer, bool) {
 	return entry, ok
 }
 
-// recentServers returns the cache entries that have been used within maxIdleTime.
 func (p *Prober) recentServers() map[string]cachedServer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +100,6 @@ func (p *Prober) recentServers() map[string]cachedServer {
 	return recent
 }
 
-// isIdle reports whether a cache entry has not been used for maxIdleTime.
 func isIdle(_ string, entry cachedServer) bool { return time.Since(entry.lastProbed) > maxIdleTime }
 
 // updateCache stores the endpoint of a server, and its member list if there is one. It also

@@ -126,7 +126,6 @@ func (p *Prober) ListMembers(
 	return list, err
 }
 
-// checkList returns an error if a member list is from another server, or is invalid.
 func checkList(list *pb.MemberListResponse, of evidence.MemberRef) error {
 	if err := checkHeader(list.Header, of); err != nil {
 		return err

@@ -94,7 +94,6 @@ func (n Network) readConflists(list *readiness.Conflist, paths []string) {
 	}
 }
 
-// flannelFiles returns the plugins of those files that name flannel.
 func (r *metaReader) flannelFiles(paths []string) []calledPlugin {
 	var all []calledPlugin
 	for _, path := range paths {
@@ -251,7 +250,6 @@ func bridgeSubnets(main calledPlugin) []string {
 	return all
 }
 
-// flannelDelegate returns the plugins that flannel calls.
 func flannelDelegate(conf []byte) (plugin, ipam string) {
 	const bridge, hostLocal = "bridge", "host-local"
 	type ipamConf struct {

@@ -173,7 +173,6 @@ func (n Network) confFiles(dir string) ([]string, error) {
 	return files, err
 }
 
-// readConflist reads a configuration and returns its name and plugins.
 func (n Network) readConflist(path string) (string, []*libcni.PluginConfig, error) {
 	data, err := n.Root.ReadFile(path)
 	if err != nil {

@@ -167,7 +167,6 @@ func (s State) misplaced(p *corev1.Pod) Decision {
 	return d
 }
 
-// awaitEnd completes the decision about a pod that is being deleted.
 func (s State) awaitEnd(d Decision, p *corev1.Pod) Decision {
 	d.Action, d.Why = Wait, "the pod is being deleted"
 	if s.Now.Sub(p.DeletionTimestamp.Time) > terminationLimit {

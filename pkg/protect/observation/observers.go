@@ -107,14 +107,12 @@ func ListsWith(c *v1alpha1.EtcdCluster, id v1alpha1.MemberID) []v1alpha1.Observa
 	return agreed
 }
 
-// hasSameHosts reports whether two lists have the member at the same hosts.
 func hasSameHosts(a, b v1alpha1.Observation, id v1alpha1.MemberID) bool {
 	m, _ := FindMember(a, id)
 	other, _ := FindMember(b, id)
 	return slices.Equal(comparableHosts(m), comparableHosts(other))
 }
 
-// split returns the observations that satisfy a condition, and the others.
 func split(all []v1alpha1.Observation, is func(v1alpha1.Observation) bool) (with, without []v1alpha1.Observation) {
 	for _, o := range all {
 		if is(o) {

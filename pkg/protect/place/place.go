@@ -145,7 +145,6 @@ func pick(isFirst bool, first, second Source) Source {
 	return second
 }
 
-// addLists adds the places that lists show by their addresses.
 func addLists(
 	found map[Place]Source, c *v1alpha1.EtcdCluster, nodes []observation.AnnouncingNode, placing []v1alpha1.Observation,
 ) {
