@@ -8,7 +8,6 @@ package evidence
 
 import (
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -140,6 +139,21 @@ type Scan struct {
 // IsComplete reports whether every place was read, so that etcd that was not found is absent.
 func (s Scan) IsComplete() bool { return len(s.Unknown) == 0 && !s.Searching }
 
+// Data is the data of a member in a directory that no server has open, and that neither a unit nor
+// a static pod nor the layout of a distribution names. Its log tells which member it is. Only the
+// lists of its cluster tell whether it is one.
+type Data struct {
+	// Dir is the host's path of the data directory, or that of the log if it is in another one.
+	Dir string    `json:"dir"`
+	Ref MemberRef `json:"ref"`
+	// Recent means that the log was written within the last ten minutes. The member may have joined
+	// since the lists of its cluster were read.
+	Recent bool `json:"recent,omitempty"`
+	// Starter is what may start a server on it: a unit or service of etcd whose files do not tell
+	// where its data is. It is usually empty.
+	Starter string `json:"starter,omitempty"`
+}
+
 // maxAccessLength limits each value of an Access, as the schema does.
 const maxAccessLength = 256
 
@@ -148,14 +162,6 @@ var (
 	accessEndpoint = regexp.MustCompile(`^https?://[0-9A-Za-z.:\[\]-]+$`)
 	accessPath     = regexp.MustCompile(`^(/[0-9A-Za-z._@+-]+)+$`)
 )
-
-// distributions returns the known distributions.
-func distributions() []v1alpha1.Distribution {
-	return []v1alpha1.Distribution{
-		v1alpha1.DistributionK0s, v1alpha1.DistributionK3s, v1alpha1.DistributionKubeadm,
-		v1alpha1.DistributionKubespray, v1alpha1.DistributionRKE2,
-	}
-}
 
 // SafeAccess returns the access without the values that must not be part of a command, nil if
 // nothing remains. The writer of an access uses it so that the API server accepts the observation,
@@ -166,7 +172,10 @@ func SafeAccess(a *v1alpha1.Access) *v1alpha1.Access {
 		return nil
 	}
 	safe := *a
-	if !slices.Contains(distributions(), safe.Distribution) {
+	switch safe.Distribution {
+	case v1alpha1.DistributionK0s, v1alpha1.DistributionK3s, v1alpha1.DistributionKubeadm,
+		v1alpha1.DistributionKubespray, v1alpha1.DistributionRKE2:
+	default:
 		safe.Distribution = ""
 	}
 	isSafe := len(safe.Endpoint) <= maxAccessLength && accessEndpoint.MatchString(safe.Endpoint)
