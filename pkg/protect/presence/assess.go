@@ -10,6 +10,7 @@
 package presence
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,7 +106,6 @@ func Assess(scan evidence.Scan, in Inputs) Protection {
 func assess(scan evidence.Scan, in Inputs) Protection {
 	scan = sortData(scan, in)
 	var held, doubtful []evidence.FoundServer
-	unknown := slices.Clone(scan.Unknown)
 	for _, f := range scan.Found {
 		switch {
 		case in.Ignores(f), f.Removed:
@@ -113,16 +113,18 @@ func assess(scan evidence.Scan, in Inputs) Protection {
 			held = append(held, f)
 		case f.HasData == nil:
 			doubtful = append(doubtful, f)
-			unknown = append(unknown, fmt.Sprintf("the data directory of %s: %s", f.Where, joinProblems(f.Problems)))
+			why := cmp.Or(printable.Quote(strings.Join(f.Problems, ", ")), "no reason was reported")
+			scan.Unknown = append(scan.Unknown, fmt.Sprintf("the data directory of %s: %s", f.Where, why))
 		}
 	}
 	bound := boundMembers(in)
 	switch {
 	case len(held) > 0:
-		return protectFound(scan, held, doubtful, unknown, in)
+		return protectFound(scan, held, doubtful, in)
 	case len(bound) > 0:
-		return protectBound(bound, scan, unknown, in)
+		return protectBound(bound, scan, in)
 	}
+	unknown := scan.Unknown
 	if !in.ClustersKnown {
 		unknown = append(unknown, "the EtcdClusters, which may bind a member to this node")
 	}
@@ -130,9 +132,13 @@ func assess(scan evidence.Scan, in Inputs) Protection {
 		unknown = append(unknown, "the local disks, whose first search for data of etcd has not ended")
 	}
 	if len(unknown) > 0 {
+		message := "no etcd was found, but the scan is not complete"
+		if in.Protected {
+			message += ", so the node stays protected"
+		}
 		return Protection{
 			Reason: ReasonUnknown, Announce: observation.SortRefs(in.Announced),
-			Message: describeIncompleteScan(in) + ": " + strings.Join(unknown, "; "),
+			Message: message + ": " + strings.Join(unknown, "; "),
 		}
 	}
 	return Protection{Membership: MemberAbsent, Reason: ReasonNotMember, Message: describeAbsence(scan, in)}
@@ -159,10 +165,8 @@ func AssessWithoutScan(in Inputs, why string) Protection {
 
 // protectFound returns the protection of a node with the held servers. The doubtful servers are
 // stopped, and whether they have the data of a member is unknown.
-func protectFound(
-	scan evidence.Scan, held, doubtful []evidence.FoundServer, unknown []string, in Inputs,
-) Protection {
-	announce := membersToAnnounce(scan, held, unknown, in)
+func protectFound(scan evidence.Scan, held, doubtful []evidence.FoundServer, in Inputs) Protection {
+	announce := membersToAnnounce(scan, held, in)
 	p := Protection{
 		Membership: MemberPresent, Announce: announce, ProviderIDProblem: providerIDProblem(in),
 		Unverified: unverifiedServers(slices.Concat(held, doubtful), announce, in),
@@ -176,27 +180,24 @@ func protectFound(
 	}
 	slices.Sort(because)
 	p.Because = printable.Clip(strings.Join(slices.Compact(because), "; "), maxText)
-	details = slices.Concat(details, describeUnread(unknown), describeUnusedData(scan, in))
-	p.Message = conditionMessage(p.Because, announce, details, in)
+	p.Message = conditionMessage(p, announce, details, scan, in)
 	return p
 }
 
 // protectBound returns the protection of a node without a found server to which EtcdClusters bind
 // members.
-func protectBound(bound []evidence.MemberRef, scan evidence.Scan, unknown []string, in Inputs) Protection {
+func protectBound(bound []evidence.MemberRef, scan evidence.Scan, in Inputs) Protection {
 	var because, details []string
 	for _, ref := range bound {
-		because = append(because, fmt.Sprintf("etcd member %s of cluster %s, bound to this node",
-			describeMember(ref, memberName(ref, in)), ref.Cluster))
+		because = append(because, describeMember(ref, memberName(ref, in))+", bound to this node")
 		details = append(details, describeAwaited(ref, HasNoMemberOf(ref.Cluster, scan), in))
 	}
 	p := Protection{
 		Membership: MemberPresent, Reason: ReasonUnverified, Because: strings.Join(because, "; "),
-		Announce: membersToAnnounce(scan, nil, unknown, in), ProviderIDProblem: providerIDProblem(in),
+		Announce: membersToAnnounce(scan, nil, in), ProviderIDProblem: providerIDProblem(in),
 		IsAwaited: true,
 	}
-	details = slices.Concat(details, describeUnread(unknown), describeUnusedData(scan, in))
-	p.Message = conditionMessage(p.Because, bound, details, in)
+	p.Message = conditionMessage(p, bound, details, scan, in)
 	return p
 }
 
@@ -215,29 +216,22 @@ func boundMembers(in Inputs) []evidence.MemberRef {
 
 // conditionReason returns the strongest source of the servers that answered. If no server answered,
 // it returns the strongest source of all servers, provided that a member is announced or that no
-// server runs. Otherwise, and if a running server is unverified, it returns ReasonUnverified.
+// server runs. Otherwise, and if a running server is unverified, it returns ReasonUnverified. A
+// stopped server without an answer counts as a data directory.
 func conditionReason(held []evidence.FoundServer, announce []evidence.MemberRef, unverified []string) string {
 	answered := slices.DeleteFunc(slices.Clone(held), func(f evidence.FoundServer) bool { return !f.HasAnswered() })
+	isUnverified := func(f evidence.FoundServer) bool { return f.IsRunning() && slices.Contains(unverified, f.Where) }
+	isRunning := slices.ContainsFunc(held, evidence.FoundServer.IsRunning)
 	switch {
-	case slices.ContainsFunc(held, func(f evidence.FoundServer) bool {
-		return f.IsRunning() && slices.Contains(unverified, f.Where)
-	}):
+	case slices.ContainsFunc(held, isUnverified), len(answered)+len(announce) == 0 && isRunning:
 		return ReasonUnverified
 	case len(answered) > 0:
-		return strongestSource(answered)
-	case len(announce) > 0, !slices.ContainsFunc(held, evidence.FoundServer.IsRunning):
-		return strongestSource(held)
+		held = answered
 	}
-	return ReasonUnverified
-}
-
-// strongestSource returns the strongest source of the servers. A stopped server without an answer
-// counts as a data directory.
-func strongestSource(servers []evidence.FoundServer) string {
 	for _, source := range []evidence.Source{
 		evidence.SystemdUnit, evidence.Container, evidence.Process, evidence.StaticPod, evidence.DataDirectory,
 	} {
-		for _, f := range servers {
+		for _, f := range held {
 			isStopped := !f.IsRunning() && !f.HasAnswered()
 			if (isStopped && source == evidence.DataDirectory) || (!isStopped && source == f.Source) {
 				return string(source)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -37,24 +36,14 @@ func ownerOf(d evidence.Data, in Inputs) dataOwner {
 	switch {
 	case !in.ClustersKnown:
 		return ownerUnknown
-	case c == nil && slices.Contains(in.Announced, d.Ref):
-		return ownerMember
-	case c == nil && (len(in.Clusters) == 0 || d.Starter != "" || d.Recent):
-		return ownerUnknown
-	case c == nil:
-		return ownerOther
-	}
-	return ownerInCluster(d, c, in)
-}
-
-// ownerInCluster is ownerOf for the data of a known cluster.
-func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwner {
-	isBoundHere := slices.Contains(boundMembers(in), d.Ref)
-	switch {
-	case observation.HasLeft(c, d.Ref.Member) && !d.Recent:
+	case c != nil && observation.HasLeft(c, d.Ref.Member) && !d.Recent:
 		return ownerLeft
-	case isBoundHere, slices.Contains(in.Announced, d.Ref):
+	case slices.Contains(in.Announced, d.Ref), slices.Contains(boundMembers(in), d.Ref):
 		return ownerMember
+	case c == nil && len(in.Clusters) > 0 && d.Starter == "" && !d.Recent:
+		return ownerOther
+	case c == nil:
+		return ownerUnknown
 	case observation.IsBound(c, d.Ref.Member) && d.Recent:
 		return ownerUnknown // it may be moving here
 	case observation.IsBound(c, d.Ref.Member):
@@ -70,21 +59,19 @@ func ownerInCluster(d evidence.Data, c *v1alpha1.EtcdCluster, in Inputs) dataOwn
 // once its member has left. A unit that may start a server has other data, if the data that was
 // found is that of no member here.
 func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
-	isUnused := func(f evidence.FoundServer) bool {
-		return f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft
-	}
-	data := slices.Clone(scan.Data)
+	data, unknown := slices.Clone(scan.Data), slices.Clone(scan.Unknown)
+	var servers []evidence.FoundServer
 	for _, f := range scan.Found {
-		if isUnused(f) {
+		if f.Old != nil && !f.IsRunning() && !f.HasAnswered() && ownerOf(*f.Old, in) == ownerLeft {
 			data = append(data, *f.Old)
+		} else {
+			servers = append(servers, f)
 		}
 	}
-	scan.Data, scan.Found = data, slices.DeleteFunc(slices.Clone(scan.Found), isUnused)
-	found, unknown := slices.Clone(scan.Found), slices.Clone(scan.Unknown)
-	starter := ""
-	for _, d := range scan.Data {
+	found, starter := slices.Clone(servers), ""
+	for _, d := range data {
 		switch owner := ownerOf(d, in); {
-		case slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Ref == d.Ref }):
+		case slices.ContainsFunc(servers, func(f evidence.FoundServer) bool { return f.Ref == d.Ref }):
 			// It is a copy of the data of a server that runs here.
 		case owner == ownerMember:
 			found = append(found, serverOfData(d))
@@ -98,7 +85,7 @@ func sortData(scan evidence.Scan, in Inputs) evidence.Scan {
 		unknown = append(unknown, starter+" may start etcd, and does not tell where its data is: "+
 			"what was found is not that of a member of this node; remove it if its member no longer exists")
 	}
-	scan.Found, scan.Unknown = found, unknown
+	scan.Found, scan.Data, scan.Unknown = found, data, unknown
 	return scan
 }
 

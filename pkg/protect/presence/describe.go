@@ -17,63 +17,66 @@ import (
 // the protection, and not what is still missing: a server that has not been probed yet is no
 // problem. The condition reports problems.
 func (p Protection) FoundMessage() string {
-	var members []string
-	for _, ref := range p.Announce {
-		members = append(members, fmt.Sprintf("etcd member %s of cluster %s", ref.Member, ref.Cluster))
-	}
-	later := fmt.Sprintf("the condition %s names the member as soon as its server has answered",
-		observation.EtcdMemberCondition)
+	members := printable.Join(p.Announce, ", ", func(r evidence.MemberRef) string { return describeMember(r, "") })
 	switch {
-	case len(members) == 0:
-		return "this node is protected: it has etcd; " + later
-	case len(p.Unverified) > 0:
-		return "this node is protected: it has " + strings.Join(members, ", ") + " and another etcd server; " + later
+	case members == "":
+		members = "etcd"
+	case len(p.Unverified) == 0:
+		return "this node is protected: it has " + members
+	default:
+		members += " and another etcd server"
 	}
-	return "this node is protected: it has " + strings.Join(members, ", ")
+	return fmt.Sprintf("this node is protected: it has %s; the condition %s names the member as soon as its server has "+
+		"answered", members, observation.EtcdMemberCondition)
 }
 
 // describeServer returns in one line what was found and where.
 func describeServer(f evidence.FoundServer, ref evidence.MemberRef, name string) string {
-	where := printable.Line(f.Where)
-	isStopped := !f.IsRunning() && !f.HasAnswered()
-	switch {
+	what := "unverified etcd server"
+	switch isStopped := !f.IsRunning() && !f.HasAnswered(); {
 	case ref != evidence.MemberRef{} && isStopped:
-		return fmt.Sprintf("stopped etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+		what = "stopped " + describeMember(ref, name)
 	case ref != evidence.MemberRef{}:
-		return fmt.Sprintf("etcd member %s of cluster %s, %s", describeMember(ref, name), ref.Cluster, where)
+		what = describeMember(ref, name)
 	case isStopped:
-		return "stopped etcd server with the data of a member, " + where
+		what = "stopped etcd server with the data of a member"
 	}
-	return "unverified etcd server, " + where
+	return what + ", " + printable.Line(f.Where)
 }
 
 func describeMember(ref evidence.MemberRef, name string) string {
-	if name == "" {
-		return string(ref.Member)
+	member := string(ref.Member)
+	if name != "" {
+		member = fmt.Sprintf("%s (%s)", printable.Line(name), member)
 	}
-	return fmt.Sprintf("%s (%s)", printable.Line(name), ref.Member)
+	return fmt.Sprintf("etcd member %s of cluster %s", member, ref.Cluster)
 }
 
 // maxText limits a text that is written into several annotations, in bytes. The names of a
 // process's files have no limit.
 const maxText = 1024
 
-// conditionMessage returns the condition's message of a protected node: why the node is
-// protected, where the state of its clusters is, the details, and why its annotations do not
-// protect it.
+// conditionMessage returns the condition's message of a protected node: why the node is protected,
+// where the state of its clusters is, the details, what could not be read, what protects nothing,
+// and why its annotations do not protect it.
 //
 // The message contains nothing that a grant for another Node, or the death or join of another
 // member changes. Each write of a Node makes the API server review the deletion that is in progress
 // once more.
-func conditionMessage(because string, refs []evidence.MemberRef, details []string, in Inputs) string {
-	words := []string{because}
+func conditionMessage(
+	p Protection, refs []evidence.MemberRef, details []string, scan evidence.Scan, in Inputs,
+) string {
+	words := []string{p.Because}
 	if len(refs) > 0 {
 		words = append(words, "state of the cluster: kubectl get etcdclusters")
 	}
-	words = append(append(words, describeDrain(in)...), details...)
-	words = append(words, ineffectiveMarks(in.Annotations)...)
-	if problem := providerIDProblem(in); problem != "" {
-		words = append(words, problem)
+	words = slices.Concat(words, describeDrain(in), details)
+	for _, u := range scan.Unknown {
+		words = append(words, "could not be read: "+u)
+	}
+	words = slices.Concat(words, describeUnusedData(scan, in), ineffectiveMarks(in.Annotations))
+	if p.ProviderIDProblem != "" {
+		words = append(words, p.ProviderIDProblem)
 	}
 	return strings.Join(words, "; ")
 }
@@ -113,7 +116,7 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			"of the other etcd nodes run; if the cluster no longer exists, delete its object (%s)", retirement(ref.Cluster, in))
 	case len(with) == 0:
 		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
-			strings.Join(nodesOf(without), " or "))
+			nodesOf(without, " or "))
 	case len(without) == 0 && isHealthyIn(with, ref.Member):
 		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. " +
 			"If it runs on " +
@@ -128,8 +131,7 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			"the agent does not know; then: etcdctl member remove %s, or %s", ref.Member, retirement(ref.Cluster, in))
 	}
 	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
-		"check that the agents of these nodes run", strings.Join(nodesOf(with), ", "),
-		strings.Join(nodesOf(without), ", "))
+		"check that the agents of these nodes run", nodesOf(with, ", "), nodesOf(without, ", "))
 }
 
 // retirement returns the commands that delete the EtcdCluster of a cluster that no longer exists.
@@ -162,12 +164,8 @@ func isHealthyIn(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
 	})
 }
 
-func nodesOf(lists []v1alpha1.Observation) []string {
-	var nodes []string
-	for _, o := range lists {
-		nodes = append(nodes, o.Node)
-	}
-	return nodes
+func nodesOf(lists []v1alpha1.Observation, separator string) string {
+	return printable.Join(lists, separator, func(o v1alpha1.Observation) string { return o.Node })
 }
 
 // otherLists returns the last confirmed lists of other nodes that contain a member, and those that
@@ -204,30 +202,6 @@ func describeProblems(f evidence.FoundServer, ref evidence.MemberRef) []string {
 		words = append(words, fmt.Sprintf("%s: %s", where, printable.Quote(p)))
 	}
 	return words
-}
-
-// describeUnread returns the places that could not be read, for the condition's message.
-func describeUnread(unknown []string) []string {
-	var words []string
-	for _, u := range unknown {
-		words = append(words, "could not be read: "+u)
-	}
-	return words
-}
-
-func joinProblems(problems []string) string {
-	if len(problems) == 0 {
-		return "no reason was reported"
-	}
-	return printable.Quote(strings.Join(problems, ", "))
-}
-
-// describeIncompleteScan returns the beginning of the message if the membership is unknown.
-func describeIncompleteScan(in Inputs) string {
-	if in.Protected {
-		return "no etcd was found, but the scan is not complete, so the node stays protected"
-	}
-	return "no etcd was found, but the scan is not complete"
 }
 
 // describeAbsence returns the message of a node without a member, with the servers that do not

@@ -39,7 +39,12 @@ func Marks(
 		wanted = addMarks(p, annotations, ownedByHold)
 		wantedLabels = map[string]*string{observation.EtcdMemberLabel: new(observation.EtcdMemberLabelValue)}
 	case MemberAbsent:
-		wanted = removeMarks(annotations, ownedByHold)
+		wanted = noMarks()
+		for _, key := range recordedMarks(annotations) {
+			if !slices.Contains(ownedByHold, key) {
+				wanted[key] = nil
+			}
+		}
 		wantedLabels = map[string]*string{observation.EtcdMemberLabel: nil}
 	case MembershipUnknown:
 	}
@@ -76,16 +81,6 @@ func addMarks(p Protection, annotations map[string]string, ownedByHold []string)
 	}
 	if len(p.Unverified) > 0 {
 		wanted[observation.UnverifiedAnnotation] = new(observation.FormatUnverified(p.Unverified))
-	}
-	return wanted
-}
-
-func removeMarks(annotations map[string]string, ownedByHold []string) map[string]*string {
-	wanted := noMarks()
-	for _, key := range recordedMarks(annotations) {
-		if !slices.Contains(ownedByHold, key) {
-			wanted[key] = nil
-		}
 	}
 	return wanted
 }

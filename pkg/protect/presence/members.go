@@ -18,9 +18,7 @@ import (
 // member that is bound to this Node, and one that has the log open: it runs as the member. No
 // other member is announced by a log alone, because the data may be a copy of that of another
 // host.
-func membersToAnnounce(
-	scan evidence.Scan, held []evidence.FoundServer, unknown []string, in Inputs,
-) []evidence.MemberRef {
+func membersToAnnounce(scan evidence.Scan, held []evidence.FoundServer, in Inputs) []evidence.MemberRef {
 	var refs []evidence.MemberRef
 	isSilent := false
 	for _, f := range held {
@@ -34,7 +32,7 @@ func membersToAnnounce(
 			refs = append(refs, *f.Stored)
 		}
 	}
-	isIncomplete := isSilent || len(unknown) > 0 || !in.ClustersKnown || scan.Searching
+	isIncomplete := isSilent || !scan.IsComplete() || !in.ClustersKnown
 	for _, ref := range in.Announced {
 		c := clusterOf(ref, in)
 		isRemoved := slices.ContainsFunc(scan.Found, func(f evidence.FoundServer) bool { return f.Removed && f.Ref == ref })
@@ -103,7 +101,7 @@ func isStale(c *v1alpha1.EtcdCluster, m v1alpha1.MemberID, isIncomplete bool) bo
 func unverifiedServers(found []evidence.FoundServer, announced []evidence.MemberRef, in Inputs) []string {
 	open := unaccountedMembers(found, announced)
 	isRecorded := isRecordedUnverified(in)
-	left := slices.DeleteFunc(slices.Clone(found), func(f evidence.FoundServer) bool { return f.HasAnswered() })
+	left := silentServers(found)
 	// The most certain match first: the member in the log of the server, the same name, then a member
 	// without a known name, then a server without a name.
 	for _, matches := range []func(f evidence.FoundServer, r evidence.MemberRef) bool{
@@ -155,16 +153,19 @@ func identifyServer(
 	if f.Stored != nil && slices.Contains(open, *f.Stored) {
 		return *f.Stored, memberName(*f.Stored, in)
 	}
-	silent := 0
-	for _, h := range held {
-		if !h.HasAnswered() {
-			silent++
-		}
+	if len(open) != 1 || len(silentServers(held)) != 1 {
+		return evidence.MemberRef{}, ""
 	}
-	if len(open) == 1 && silent == 1 && !hasOtherName(f, open[0], in) {
-		return open[0], memberName(open[0], in)
+	name, configured := memberName(open[0], in), configuredName(f)
+	if name != "" && configured != "" && name != configured {
+		return evidence.MemberRef{}, ""
 	}
-	return evidence.MemberRef{}, ""
+	return open[0], name
+}
+
+// silentServers returns the servers that did not answer.
+func silentServers(found []evidence.FoundServer) []evidence.FoundServer {
+	return slices.DeleteFunc(slices.Clone(found), evidence.FoundServer.HasAnswered)
 }
 
 // unaccountedMembers returns the announced members with which no server identified itself.
@@ -172,13 +173,6 @@ func unaccountedMembers(found []evidence.FoundServer, announced []evidence.Membe
 	return slices.DeleteFunc(slices.Clone(announced), func(r evidence.MemberRef) bool {
 		return slices.ContainsFunc(found, func(f evidence.FoundServer) bool { return f.Ref == r })
 	})
-}
-
-// hasOtherName reports whether the configured name of the server differs from the member's name in
-// the lists of its cluster.
-func hasOtherName(f evidence.FoundServer, ref evidence.MemberRef, in Inputs) bool {
-	name := memberName(ref, in)
-	return name != "" && configuredName(f) != "" && name != configuredName(f)
 }
 
 // configuredName returns the configured name of the server. It returns the empty string if the name
