@@ -32,68 +32,42 @@ func UnitDirs() []string {
 func UnitFiles(root hostfs.Root, patterns []string) (files map[string][]string, unread []string) {
 	files = map[string][]string{}
 	dropIns := map[string][]string{}
-	for _, dir := range UnitDirs() {
+	var wanted []string // the units that other units start
+	list := func(dir string) []os.DirEntry {
 		entries, err := root.ReadDir(dir)
 		if err != nil {
 			unread = append(unread, fmt.Sprintf("the unit files: %v", err))
-			continue
 		}
-		for _, entry := range entries {
+		return entries
+	}
+	for _, dir := range UnitDirs() {
+		for _, entry := range list(dir) {
 			file := filepath.Join(dir, entry.Name())
 			name, isDropIn := strings.CutSuffix(entry.Name(), ".d")
 			switch {
 			case isDropIn:
 				dropIns[name] = append(dropIns[name], file)
+			case slices.Contains([]string{".wants", ".requires", ".upholds"}, filepath.Ext(name)):
+				for _, link := range list(file) {
+					wanted = append(wanted, link.Name())
+				}
 			case (hostfs.MatchesAny(patterns, name) || IsTemplate(name)) && files[name] == nil && !isMasked(root, file):
 				files[name] = []string{file}
 			}
 		}
 	}
 	maps.DeleteFunc(files, func(name string, own []string) bool { return isAlias(root, name, own[0], files) })
-	unread = append(unread, addInstances(root, files, dropIns)...)
-	maps.DeleteFunc(files, func(name string, _ []string) bool { return !hostfs.MatchesAny(patterns, name) })
-	for name := range files {
-		confs, problems := unitDropIns(root, name, dropIns)
-		files[name], unread = append(slices.Clip(files[name]), confs...), append(unread, problems...)
-	}
-	return files, unread
-}
-
-// addInstances adds the instances of templates that a drop-in or a link in a .wants directory
-// names. They have the template's file.
-func addInstances(root hostfs.Root, files, dropIns map[string][]string) (unread []string) {
-	wanted, unread := wantedUnits(root)
+	// An instance of a template that a drop-in or another unit names has the template's file.
 	for _, name := range slices.AppendSeq(wanted, maps.Keys(dropIns)) {
 		if own := files[templateOf(name)]; len(own) > 0 && files[name] == nil {
 			files[name] = own
 		}
 	}
-	return unread
-}
-
-// wantedUnits returns the units that other units start, by the links in directories such as
-// multi-user.target.wants.
-func wantedUnits(root hostfs.Root) (names, unread []string) {
-	for _, dir := range UnitDirs() {
-		entries, err := root.ReadDir(dir)
-		if err != nil {
-			continue // UnitFiles has reported it
-		}
-		for _, entry := range entries {
-			if ext := filepath.Ext(entry.Name()); ext != ".wants" && ext != ".requires" && ext != ".upholds" {
-				continue
-			}
-			links, err := root.ReadDir(filepath.Join(dir, entry.Name()))
-			if err != nil {
-				unread = append(unread, fmt.Sprintf("the unit files: %v", err))
-				continue
-			}
-			for _, link := range links {
-				names = append(names, link.Name())
-			}
-		}
+	maps.DeleteFunc(files, func(name string, _ []string) bool { return !hostfs.MatchesAny(patterns, name) })
+	for name := range files {
+		files[name] = append(slices.Clip(files[name]), unitDropIns(list, name, dropIns)...)
 	}
-	return names, unread
+	return files, unread
 }
 
 // MountPoints returns the directories of the mounts that the host's administrator set, in
@@ -157,7 +131,7 @@ func isMasked(root hostfs.Root, file string) bool {
 // (systemd.unit(5); src/basic/unit-file.c, unit_file_find_dropin_paths). Directory by
 // directory, they are those of the unit, of its template, and of each prefix of its name that
 // ends in a dash. The drop-ins of all services follow.
-func unitDropIns(root hostfs.Root, unit string, all map[string][]string) (files, unread []string) {
+func unitDropIns(list func(dir string) []os.DirEntry, unit string, all map[string][]string) (files []string) {
 	owners, ext := []string{unit, templateOf(unit)}, path.Ext(unit)
 	for base := strings.TrimSuffix(unit, ext); !strings.Contains(unit, "@"); {
 		at := strings.LastIndex(base, "-")
@@ -177,11 +151,7 @@ func unitDropIns(root hostfs.Root, unit string, all map[string][]string) (files,
 	}
 	byName := map[string]string{}
 	for _, dir := range append(dirs, all[strings.TrimPrefix(ext, ".")]...) {
-		entries, err := root.ReadDir(dir)
-		if err != nil {
-			unread = append(unread, fmt.Sprintf("the unit files: %v", err))
-		}
-		for _, entry := range entries {
+		for _, entry := range list(dir) {
 			if name := entry.Name(); filepath.Ext(name) == ".conf" && byName[name] == "" {
 				byName[name] = filepath.Join(dir, name)
 			}
@@ -190,5 +160,5 @@ func unitDropIns(root hostfs.Root, unit string, all map[string][]string) (files,
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		files = append(files, byName[name])
 	}
-	return files, unread
+	return files
 }
