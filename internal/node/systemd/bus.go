@@ -52,10 +52,6 @@ func dial(ctx context.Context, root hostfs.Root) (*godbus.Conn, error) {
 	return conn, nil
 }
 
-func connect(ctx context.Context, root hostfs.Root) (*dbus.Conn, error) {
-	return dbus.NewConnection(func() (*godbus.Conn, error) { return dial(ctx, root) })
-}
-
 // Units returns the states of the named units. A state that systemd does not report is unknown.
 func Units(ctx context.Context, root hostfs.Root, names []string) []readiness.Unit {
 	if len(names) == 0 {
@@ -64,7 +60,7 @@ func Units(ctx context.Context, root hostfs.Root, names []string) []readiness.Un
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	units := make([]readiness.Unit, len(names))
-	conn, err := connect(ctx, root)
+	conn, err := dbus.NewConnection(func() (*godbus.Conn, error) { return dial(ctx, root) })
 	if err == nil {
 		defer conn.Close()
 	}

@@ -145,8 +145,9 @@ func (m *ShutdownMonitor) Watch(ctx context.Context, notify, ready func()) (err 
 			if !open {
 				return errBusLost
 			}
-			goingDown, ok := parsePrepareForShutdown(signal)
-			if !ok || !m.set(goingDown) {
+			var goingDown bool
+			if signal.Name != logindManager+".PrepareForShutdown" || godbus.Store(signal.Body, &goingDown) != nil ||
+				!m.set(goingDown) {
 				continue
 			}
 			notify()
@@ -158,15 +159,6 @@ func (m *ShutdownMonitor) Watch(ctx context.Context, notify, ready func()) (err 
 			}
 		}
 	}
-}
-
-// parsePrepareForShutdown reads logind's signal PrepareForShutdown.
-func parsePrepareForShutdown(s *godbus.Signal) (goingDown, ok bool) {
-	if s.Name != logindManager+".PrepareForShutdown" || len(s.Body) != 1 {
-		return false, false
-	}
-	goingDown, ok = s.Body[0].(bool)
-	return goingDown, ok
 }
 
 // subscribe subscribes to the signal, then reads the present state, then takes the inhibitor.
