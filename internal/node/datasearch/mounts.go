@@ -30,93 +30,105 @@ func (m mount) isLocal() bool {
 	}, m.fsType)
 }
 
-// mountTable returns all mounts of the agent's own mount table. It has what the agent can enter,
-// and no path is touched to find out what it is.
-func mountTable() (all []mount, err error) {
+// Mounts are the mounts of the agent's own mount table, as it was when it was read. It has what the
+// agent can enter, and no path is touched to find out what it is.
+type Mounts struct {
+	// Err is why the table could not be read. Then any path may hang, and nothing is mounted.
+	Err  error
+	root string
+	// last are the mounts by their directories. A later mount covers an earlier one.
+	last map[string]mount
+}
+
+// ReadMounts reads the mounts of a host.
+func ReadMounts(root hostfs.Root) Mounts {
 	table, err := procfs.GetMounts()
-	if err != nil {
-		return nil, err
-	}
+	all := make([]mount, 0, len(table))
 	for _, m := range table {
 		all = append(all, mount{
 			dir: hostfs.UnescapeMount(m.MountPoint), fsType: m.FSType,
 			device: m.MajorMinorVer, root: hostfs.UnescapeMount(m.Root),
 		})
 	}
-	return all, nil
+	mounts := newMounts(root, all)
+	mounts.Err = err
+	return mounts
 }
 
-// mounts returns the mounts to search.
-func (s *Search) mounts() ([]mount, error) {
-	table, err := mountTable()
-	return selectMounts(table, string(s.root)), err
+func newMounts(root hostfs.Root, table []mount) Mounts {
+	last := map[string]mount{}
+	for _, m := range table {
+		last[m.dir] = m
+	}
+	return Mounts{root: string(root), last: last}
 }
 
-// selectMounts returns the mounts below a root directory that are searched, that of the root
+// at returns what is mounted on a directory of the host, if anything is.
+func (m Mounts) at(hostDir string) (at mount, ok bool) {
+	at, ok = m.last[filepath.Join(m.root, hostDir)]
+	return at, ok
+}
+
+// rootMount returns the file system of the root directory.
+func (m Mounts) rootMount() mount {
+	for at := m.root; ; at = filepath.Dir(at) {
+		if above, ok := m.last[at]; ok || at == filepath.Dir(at) {
+			rest, _ := filepath.Rel(at, m.root)
+			above.dir, above.root = m.root, filepath.Join(above.root, rest)
+			return above
+		}
+	}
+}
+
+// searched returns the mounts below the root directory that are searched, that of the root
 // directory first. It leaves out a mount below one that is not searched, because the way to it can
 // hang, and one whose files a walk of another one reaches too.
 //
 // Only the overlay of the root directory is searched: the host can be a container.
-func selectMounts(table []mount, root string) []mount {
-	last := map[string]mount{} // a later mount covers an earlier one
-	for _, m := range table {
-		last[m.dir] = m
-	}
-	start := mount{dir: root}
-	for at := root; start.fsType == ""; at = filepath.Dir(at) {
-		if m, ok := last[at]; ok {
-			rest, _ := filepath.Rel(at, root)
-			start.fsType, start.device, start.root = m.fsType, m.device, filepath.Join(m.root, rest)
-		}
-		if at == "/" {
-			break
-		}
-	}
+func (m Mounts) searched() []mount {
+	start := m.rootMount()
 	var selected []mount
 	if start.isLocal() || start.fsType == "overlay" {
 		selected = append(selected, start)
 	}
 	var below []mount
-	for dir, m := range last {
-		if dir != root && isBelow(dir, root) {
-			below = append(below, m)
+	for dir, o := range m.last {
+		if dir != m.root && hostfs.IsBelow(dir, m.root) {
+			below = append(below, o)
 		}
 	}
 	slices.SortFunc(below, func(a, b mount) int { return strings.Compare(a.dir, b.dir) })
-	hostPath := func(dir string) string { return strings.TrimPrefix(dir, strings.TrimSuffix(root, "/")) }
+	hostPath := func(dir string) string { return strings.TrimPrefix(dir, strings.TrimSuffix(m.root, "/")) }
 	barred := map[string]bool{}
 	var local []mount
-	for _, m := range below {
+	for _, o := range below {
 		switch {
-		case isBelowAny(m.dir, barred):
-		case !m.isLocal() && (m.fsType != "overlay" || m.device != start.device), isLeftOut(hostPath(m.dir)):
-			barred[m.dir] = true
+		case isBelowAny(o.dir, barred):
+		case !o.isLocal() && (o.fsType != "overlay" || o.device != start.device), isLeftOut(hostPath(o.dir)):
+			barred[o.dir] = true
 		default:
-			local = append(local, m)
+			local = append(local, o)
 		}
 	}
 	// A mount comes after those that show more of its file system.
 	slices.SortStableFunc(local, func(a, b mount) int { return strings.Compare(a.root, b.root) })
-	for _, m := range local {
+	for _, l := range local {
 		isShown := func(o mount) bool {
-			if o.device != m.device || !isBelow(m.root, o.root) {
+			if o.device != l.device || !hostfs.IsBelow(l.root, o.root) {
 				return false
 			}
-			at := filepath.Join(o.dir, strings.TrimPrefix(m.root, o.root))
+			at := filepath.Join(o.dir, strings.TrimPrefix(l.root, o.root))
 			// A directory that is mounted on itself is covered by its own mount.
-			isCovering := func(p mount) bool { return p.dir != o.dir && isBelow(p.dir, o.dir) && isBelow(at, p.dir) }
+			isCovering := func(p mount) bool {
+				return p.dir != o.dir && hostfs.IsBelow(p.dir, o.dir) && hostfs.IsBelow(at, p.dir)
+			}
 			return isLeftOut(hostPath(at)) || !slices.ContainsFunc(below, isCovering)
 		}
 		if !slices.ContainsFunc(selected, isShown) {
-			selected = append(selected, m)
+			selected = append(selected, l)
 		}
 	}
 	return selected
-}
-
-// isBelow reports whether a path is a directory or is below it.
-func isBelow(name, dir string) bool {
-	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
 }
 
 // isBelowAny reports whether a path is one of the directories or is below one. A node can have
@@ -174,64 +186,48 @@ func isVolumeOfPod(name string) bool {
 		strings.Count(uid[:length], "-") == 4
 }
 
-// MayHang returns a function that reports whether a path of the host is on a file system of a
-// network or of another program, or below one, also by a link. Access to such a path may never
-// return. The function touches no such path.
-// Without the table of mounts, any path may be.
-func MayHang(root hostfs.Root) (mayHang func(hostPath string) bool, err error) {
-	table, err := mountTable()
-	if err != nil {
-		return func(string) bool { return true }, err
+// MayHang reports whether a path of the host is on a file system of a network or of another
+// program, or below one, also by a link. Access to such a path may never return. MayHang touches no
+// such path.
+func (m Mounts) MayHang(hostPath string) bool {
+	if m.Err != nil {
+		return true
 	}
-	foreign := foreignMounts(table, string(root))
-	return func(hostPath string) bool {
-		at, rest := "/", splitPath(hostPath) // at has no links
-		for links := 0; len(rest) > 0 && links <= maxLinks; {
-			next := filepath.Join(at, rest[0])
-			rest = rest[1:]
-			if foreign[filepath.Join(string(root), next)] {
-				return true
-			}
-			target, err := os.Readlink(filepath.Join(string(root), next))
-			if err != nil {
-				at = next
-				continue
-			}
-			if links++; filepath.IsAbs(target) {
-				at = "/"
-			}
-			rest = append(splitPath(target), rest...)
+	at, rest := "/", splitPath(hostPath) // at has no links
+	for links := 0; len(rest) > 0 && links <= maxLinks; {
+		next := filepath.Join(at, rest[0])
+		rest = rest[1:]
+		if m.isForeign(next) {
+			return true
 		}
-		return false
-	}, nil
+		target, err := os.Readlink(filepath.Join(m.root, next))
+		if err != nil {
+			at = next
+			continue
+		}
+		if links++; filepath.IsAbs(target) {
+			at = "/"
+		}
+		rest = append(splitPath(target), rest...)
+	}
+	return false
 }
 
 func splitPath(name string) []string {
 	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }
 
-// NotMounted returns those of the directories of a host on which nothing is mounted.
-func NotMounted(root hostfs.Root, dirs []string) ([]string, error) {
-	table, err := mountTable()
-	return slices.DeleteFunc(dirs, func(dir string) bool {
-		at := filepath.Join(string(root), dir)
-		return slices.ContainsFunc(table, func(m mount) bool { return m.dir == at })
-	}), err
+// isForeign reports whether a file system is mounted on a directory of the host that is neither on
+// a device, such as an image, nor in memory.
+func (m Mounts) isForeign(hostDir string) bool {
+	at, ok := m.at(hostDir)
+	return ok && !at.isLocal() && strings.HasPrefix(at.device, "0:") && at.fsType != "overlay"
 }
 
-// foreignMounts returns the directories below a root directory where a file system is mounted that
-// is neither on a device nor in memory.
-func foreignMounts(table []mount, root string) map[string]bool {
-	dirs := map[string]bool{}
-	last := map[string]mount{} // a later mount covers an earlier one
-	for _, m := range table {
-		last[m.dir] = m
-	}
-	for dir, m := range last {
-		hasDevice := !strings.HasPrefix(m.device, "0:") // such as images
-		if dir != root && isBelow(dir, root) && !m.isLocal() && !hasDevice && m.fsType != "overlay" {
-			dirs[dir] = true
-		}
-	}
-	return dirs
+// Missing returns those of the directories of the host on which nothing is mounted.
+func (m Mounts) Missing(hostDirs []string) []string {
+	return slices.DeleteFunc(hostDirs, func(dir string) bool {
+		_, ok := m.at(dir)
+		return ok
+	})
 }

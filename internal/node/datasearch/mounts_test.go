@@ -1,14 +1,18 @@
 package datasearch
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -93,7 +97,7 @@ func TestSelectMounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var dirs []string
-			for _, m := range selectMounts(c.table, c.root) {
+			for _, m := range newMounts(hostfs.Root(c.root), c.table).searched() {
 				dirs = append(dirs, m.dir)
 			}
 			require.Equal(t, c.want, dirs)
@@ -110,12 +114,16 @@ func TestForeignMounts(t *testing.T) {
 		at("/host/covered", "nfs", "0:27"), at("/host/covered", "xfs", "253:2"), at("/mnt/nfs", "nfs", "0:28"),
 		at("/host/proc", "proc", "0:29"),
 	}
-	want := map[string]bool{"/host/nfs": true, "/host/auto": true, "/host/proc": true}
-	require.Equal(t, want, foreignMounts(table, "/host"))
-	mayHang, err := MayHang("/")
-	require.NoError(t, err)
-	require.True(t, mayHang("/proc/1/x"))
-	require.False(t, mayHang("/procession"))
+	mounts := newMounts("/host", table)
+	for _, m := range table[2:] {
+		name := strings.TrimPrefix(m.dir, "/host")
+		require.Equal(t, slices.Contains([]string{"/nfs", "/auto", "/proc"}, name), mounts.isForeign(name), name)
+	}
+	mounts = ReadMounts("/")
+	require.NoError(t, mounts.Err)
+	require.True(t, mounts.MayHang("/proc/1/x"))
+	require.False(t, mounts.MayHang("/procession"))
+	require.True(t, Mounts{Err: errors.New("x")}.MayHang("/procession"))
 	dir := t.TempDir()
 	for link, target := range map[string]string{
 		"abs": "/proc/1", "loop": "loop", "rel": "./abs", "up": strings.Repeat("../", 20) + "proc",
@@ -125,17 +133,13 @@ func TestForeignMounts(t *testing.T) {
 	for name, want := range map[string]bool{
 		"/abs/x": true, "/rel": true, "/up/1": true, "/loop": false, "/gone/x": false,
 	} {
-		require.Equal(t, want, mayHang(dir+name), name)
+		require.Equal(t, want, mounts.MayHang(dir+name), name)
 	}
 }
 
-func TestNotMounted(t *testing.T) {
-	dirs, err := NotMounted("/", []string{"/proc", "/nowhere"})
-	require.NoError(t, err)
-	require.Equal(t, []string{"/nowhere"}, dirs)
-	dirs, err = NotMounted("/nowhere", []string{"/proc"})
-	require.NoError(t, err)
-	require.Equal(t, []string{"/proc"}, dirs, "that of the host")
+func TestMissingMounts(t *testing.T) {
+	require.Equal(t, []string{"/nowhere"}, ReadMounts("/").Missing([]string{"/proc", "/nowhere"}))
+	require.Equal(t, []string{"/proc"}, ReadMounts("/nowhere").Missing([]string{"/proc"}), "that of the host")
 }
 
 // TestManyMounts checks that the work for a node with thousands of mounts of pods and containers
@@ -148,7 +152,7 @@ func TestManyMounts(t *testing.T) {
 			table = append(table, mount{dir, "tmpfs", fmt.Sprint("0:", i), "/"})
 		}
 		return testing.AllocsPerRun(1, func() {
-			require.Len(t, selectMounts(table, "/"), 1)
+			require.Len(t, newMounts("/", table).searched(), 1)
 		})
 	}
 	require.Less(t, work(2000), 8*work(500))

@@ -109,7 +109,7 @@ func (s *Search) Run(ctx context.Context, notify func()) error {
 	var fresh []mount
 	var ended time.Time // of the last search of all mounts
 	for {
-		mounts, _ := s.mounts() // search reports the error
+		searched := ReadMounts(s.root).searched()
 		if result := s.search(ctx, true, fresh); ctx.Err() == nil {
 			s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
 				"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
@@ -119,7 +119,7 @@ func (s *Search) Run(ctx context.Context, notify func()) error {
 			ended = time.Now()
 		}
 		var err error
-		if fresh, err = s.await(ctx, mounts, ended); err != nil {
+		if fresh, err = s.await(ctx, searched, ended); err != nil {
 			return err
 		}
 	}
@@ -146,9 +146,8 @@ func (s *Search) await(ctx context.Context, searched []mount, ended time.Time) (
 		if time.Since(ended) >= s.limits.Interval {
 			return nil, nil
 		}
-		mounts, _ := s.mounts() // without a mount table, there is no news
 		isKnown := func(m mount) bool { return slices.Contains(searched, m) }
-		if fresh = slices.DeleteFunc(mounts, isKnown); len(fresh) > 0 {
+		if fresh = slices.DeleteFunc(ReadMounts(s.root).searched(), isKnown); len(fresh) > 0 {
 			return fresh, nil
 		}
 	}
@@ -166,19 +165,17 @@ func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result
 	s.mu.Unlock()
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
 	defer cancel()
-	w := &walker{root: s.root, maxDirectories: s.limits.MaxDirectories, isPaced: isPaced, used: threadCPU()}
-	mounts, err := s.mounts()
-	if err != nil {
-		w.addUnread("the mount table", err)
+	w := &walker{
+		root: s.root, mounts: ReadMounts(s.root), maxDirectories: s.limits.MaxDirectories,
+		isPaced: isPaced, used: threadCPU(),
 	}
-	if len(fresh) > 0 {
-		mounts = fresh
+	toSearch := fresh
+	if len(fresh) == 0 {
+		toSearch = w.mounts.searched()
 	}
-	w.walkMounts(limited, mounts)
-	result := Result{
-		LogDirs: w.found, ContainerDirs: w.containerDirs, Directories: w.directories, Took: time.Since(began),
-		Incomplete: w.incomplete(),
-	}
+	w.walkMounts(limited, toSearch)
+	result := w.Result
+	result.Took, result.Incomplete = time.Since(began), w.incomplete()
 	if limited.Err() != nil {
 		result.Incomplete = fmt.Sprintf("it ended after %s, which is its limit (--data-search-max-time)", s.limits.MaxTime)
 	}

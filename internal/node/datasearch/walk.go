@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +29,7 @@ const (
 // A walker reads directories, and nothing else: no file is opened, no link followed, no mount
 // crossed.
 type walker struct {
+	Result         // what was found so far
 	root           hostfs.Root
 	maxDirectories int
 	// isPaced makes the walk pause. used is the CPU time of the thread at the last pause, or at the
@@ -37,11 +37,8 @@ type walker struct {
 	isPaced bool
 	used    time.Duration
 
-	// mountPoints are never entered from above.
-	mountPoints map[string]bool
-	directories int
-	// found are the directories of logs, and containerDirs those of a Result.
-	found, containerDirs []string
+	// mounts are never entered from above.
+	mounts Mounts
 	// unread is how many directories could not be read, and firstUnread the first with the reason.
 	unread      int
 	firstUnread string
@@ -54,14 +51,9 @@ type walker struct {
 
 // walkMounts walks each mount. It ends early when ctx does, or at a limit.
 func (w *walker) walkMounts(ctx context.Context, mounts []mount) {
-	table, err := mountTable()
-	if err != nil {
-		w.addUnread("the mount table", err)
+	if w.mounts.Err != nil {
+		w.addUnread("the mount table", w.mounts.Err)
 		return // a walk without it could enter anything
-	}
-	w.mountPoints = map[string]bool{}
-	for _, m := range table {
-		w.mountPoints[m.dir] = true
 	}
 	for _, m := range mounts {
 		fd, err := unix.Open(m.dir, openFlags, 0)
@@ -79,8 +71,8 @@ func (w *walker) walkMounts(ctx context.Context, mounts []mount) {
 // walk reads an open directory and those below it, and closes it.
 func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 	defer func() { _ = unix.Close(fd) }() // nothing was written
-	w.directories++
-	if w.directories > w.maxDirectories {
+	w.Directories++
+	if w.Directories > w.maxDirectories {
 		w.limit = fmt.Sprintf("it ended after %d directories, which is its limit (--data-search-max-directories)",
 			w.maxDirectories)
 		return
@@ -106,7 +98,7 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 			e, rest = nextDirent(rest)
 			if IsLogFile(e.name) && !hasLog {
 				hasLog = true
-				w.add(&w.found, dir, "a log of etcd")
+				w.add(&w.LogDirs, dir, "a log of etcd")
 			}
 			if string(e.name) == "config.v2.json" {
 				w.addContainers(filepath.Dir(dir))
@@ -124,7 +116,8 @@ func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth 
 	if isContainerDir(filepath.Base(dir), name) {
 		w.addContainers(at)
 	}
-	if w.mountPoints[at] || isStore(filepath.Base(dir), name) || w.isStoreOfHost(at) {
+	_, isMount := w.mounts.last[at]
+	if isMount || isStore(filepath.Base(dir), name) || slices.Contains(stores(), w.root.HostPath(at)) {
 		return
 	}
 	if depth == maxDepth {
@@ -140,16 +133,6 @@ func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth 
 	default:
 		w.addUnread(at, err)
 	}
-}
-
-// isStoreOfHost reports whether a directory of the agent is one of stores.
-func (w *walker) isStoreOfHost(at string) bool {
-	for _, dir := range stores() {
-		if strings.HasSuffix(at, dir) && at == filepath.Join(string(w.root), dir) {
-			return true
-		}
-	}
-	return false
 }
 
 // openFlags open a directory and never wait. They follow no link.
@@ -211,8 +194,8 @@ func (w *walker) add(list *[]string, dir, content string) {
 }
 
 func (w *walker) addContainers(dir string) {
-	if !slices.Contains(w.containerDirs, w.root.HostPath(dir)) {
-		w.add(&w.containerDirs, dir, "the containers of an engine")
+	if !slices.Contains(w.ContainerDirs, w.root.HostPath(dir)) {
+		w.add(&w.ContainerDirs, dir, "the containers of an engine")
 	}
 }
 

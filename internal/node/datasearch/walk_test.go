@@ -164,7 +164,7 @@ func TestUnknownKind(t *testing.T) {
 		}
 	}
 	enter(int(open.Fd()), ".", "..", "file", "link", "gone", "wal")
-	require.Equal(t, []string{"/a/wal"}, w.found)
+	require.Equal(t, []string{"/a/wal"}, w.LogDirs)
 	require.Empty(t, w.incomplete())
 	enter(-1, "x")
 	require.Contains(t, w.incomplete(), "/a/x: bad file descriptor")

@@ -28,7 +28,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
@@ -84,7 +83,7 @@ func (d *Detector) Detect() evidence.Scan {
 // a data directory. A later step of Detect adds to the server that an earlier one found.
 type hostScan struct {
 	*Detector
-	// mayHang reports whether a path is on a file system that texts must not lead to.
+	// mayHang is that of the mounts: texts must not lead to such a path.
 	mayHang func(hostPath string) bool
 	// notMounted are the directories of file systems that the host is to mount and has not.
 	notMounted []string
@@ -103,11 +102,10 @@ type hostScan struct {
 }
 
 func (d *Detector) newScan() *hostScan {
-	mayHang, err := datasearch.MayHang(d.root)
-	notMounted, errMounted := datasearch.NotMounted(d.root, systemd.MountPoints(d.root))
-	s := &hostScan{Detector: d, mayHang: mayHang, notMounted: notMounted}
-	if err = cmp.Or(err, errMounted); err != nil {
-		s.addUnknown("the mounts of the host: %v", hostfs.Reason(err))
+	mounts := datasearch.ReadMounts(d.root)
+	s := &hostScan{Detector: d, mayHang: mounts.MayHang, notMounted: mounts.Missing(systemd.MountPoints(d.root))}
+	if mounts.Err != nil {
+		s.addUnknown("the mounts of the host: %v", hostfs.Reason(mounts.Err))
 	}
 	return s
 }
@@ -115,7 +113,7 @@ func (d *Detector) newScan() *hostScan {
 // mountProblem returns an error if a path is on a file system that is not mounted.
 func (s *hostScan) mountProblem(name string) error {
 	for _, dir := range s.notMounted {
-		if strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/") {
+		if hostfs.IsBelow(name, dir) {
 			return fmt.Errorf("nothing is mounted on %s", dir)
 		}
 	}

@@ -106,7 +106,17 @@ func (r Root) ReadFile(name string) ([]byte, error) { return readFile(r.Open(nam
 // names that were read before the error. It returns at most 4096 names, and no error if there are
 // more.
 func (r Root) ReadNames(dir string) ([]string, error) {
-	return readNames(r.open(dir, os.O_RDONLY|unix.O_DIRECTORY))
+	f, err := r.open(dir, os.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	names, err := f.Readdirnames(maxNames)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	slices.Sort(names)
+	return names, err
 }
 
 // ReadDir returns the sorted entries of a directory below the root. A missing directory is
@@ -270,17 +280,9 @@ func ReadSmall(f *os.File) ([]byte, error) {
 	return content, nil
 }
 
-func readNames(f *os.File, err error) ([]string, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // nothing was written
-	names, err := f.Readdirnames(maxNames)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	slices.Sort(names)
-	return names, err
+// IsBelow reports whether a clean path is a directory or is below it.
+func IsBelow(name, dir string) bool {
+	return strings.HasPrefix(name+"/", strings.TrimSuffix(dir, "/")+"/")
 }
 
 // IsAbsent reports whether err proves that a file does not exist. Any other error proves
@@ -316,20 +318,13 @@ func (r Root) Mounts(pid int) Mounts {
 	if err != nil {
 		return Mounts{}
 	}
-	var m Mounts
-	for _, read := range []struct {
-		pid  int
-		into *[]*procfs.MountInfo
-	}{{pid, &m.inside}, {1, &m.host}} {
-		proc, err := table.Proc(read.pid)
-		if err != nil {
-			return Mounts{}
+	read := func(pid int) (mounts []*procfs.MountInfo) {
+		if proc, err := table.Proc(pid); err == nil {
+			mounts, _ = proc.MountInfo()
 		}
-		if *read.into, err = proc.MountInfo(); err != nil {
-			return Mounts{}
-		}
+		return mounts
 	}
-	return m
+	return Mounts{inside: read(pid), host: read(1)}
 }
 
 // Find returns the agent's path for a file that a process names. files is the root directory
