@@ -189,8 +189,7 @@ func StartDelays() []time.Duration {
 }
 
 func dataDirTarget(dir string) hostfs.Target {
-	names := []string{"member", touchFile}
-	return hostfs.Target{Dir: dir, Names: names, Starts: names}
+	return hostfs.Target{Dir: dir, Names: []string{"member", touchFile}}
 }
 
 // cgroupTargets returns the directories in which a control group appears when a container or
@@ -200,7 +199,7 @@ func cgroupTargets() []hostfs.Target {
 	var all []hostfs.Target
 	add := func(dir string, names ...string) {
 		for _, hierarchy := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"} {
-			all = append(all, hostfs.Target{Dir: path.Join(hierarchy, dir), Names: names, Starts: names})
+			all = append(all, hostfs.Target{Dir: path.Join(hierarchy, dir), Names: names})
 		}
 	}
 	add("system.slice", append(unitPatterns(), "docker-*.scope", "libpod-*.scope", "nerdctl-*.scope")...)

@@ -1,12 +1,12 @@
 package hostfs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -24,9 +24,6 @@ type Target struct {
 	Dir string
 	// Names are patterns of the names that matter. Without patterns, all names do.
 	Names []string
-	// Starts are patterns of the names whose creation begins something that takes a while, such as
-	// the start of a server. A new name is followed by delayed notifications.
-	Starts []string
 }
 
 // FileTarget returns the target for one file.
@@ -39,7 +36,8 @@ type WatchOptions struct {
 	Targets func() []Target
 	// Grown receives a value when Targets returns more than before.
 	Grown <-chan struct{}
-	// Delays are the times after a start at which Notify is called again. Each begins when the one
+	// Delays are the times after which Notify is called again when a name has appeared, because that
+	// may begin something that takes a while, such as the start of a server. Each begins when the one
 	// before has ended.
 	Delays []time.Duration
 	// Notify is called whenever a target may have changed.
@@ -60,15 +58,14 @@ func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 	if _, err = w.update(); err != nil {
 		return err
 	}
-	w.started = false
 	o.Ready()
 	o.Notify() // for changes before the watch began
 	compare := time.NewTicker(compareInterval)
 	defer compare.Stop()
-	later := delayedNotify{delays: o.Delays}
-	defer later.stop()
+	var delays []time.Duration // after the present one
+	var delayed <-chan time.Time
 	for {
-		relevant, moved := false, false
+		relevant, appeared, moved := false, false, false
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -76,22 +73,22 @@ func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 			o.Notify() // the queue overflowed, and events are lost
 			return err
 		case event := <-events.Events:
-			relevant = w.isRelevant(event.Name)
-			w.started = w.isStart(event)
-			if relevant || w.removeMovedWatch(event) {
-				moved, err = w.update()
+			if relevant = w.isRelevant(event.Name); relevant {
+				appeared = event.Has(fsnotify.Create)
+				moved, err = w.updateAfter(event)
 			}
-		case <-later.C():
-			later.next()
-			relevant = true
+		case <-delayed:
+			relevant, delayed = true, nil
 		case <-o.Grown:
 			_, err = w.update() // the caller has just read the new targets
 		case <-compare.C:
 			moved, err = w.update()
 		}
-		if w.started {
-			w.started = false
-			later.begin()
+		if appeared || moved {
+			delays, delayed = o.Delays, nil
+		}
+		if delayed == nil && len(delays) > 0 {
+			delays, delayed = delays[1:], time.After(delays[0])
 		}
 		if moved || relevant || err != nil {
 			o.Notify()
@@ -99,42 +96,6 @@ func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// A delayedNotify schedules more notifications after a start.
-type delayedNotify struct {
-	delays []time.Duration
-	timer  *time.Timer
-	rest   []time.Duration
-}
-
-// C returns the channel of the next notification. It blocks if none is scheduled.
-func (d *delayedNotify) C() <-chan time.Time {
-	if d.timer == nil {
-		return nil
-	}
-	return d.timer.C
-}
-
-// begin schedules the notifications after the latest start.
-func (d *delayedNotify) begin() {
-	d.stop()
-	d.rest = d.delays
-	d.next()
-}
-
-func (d *delayedNotify) next() {
-	if len(d.rest) == 0 {
-		d.timer = nil
-		return
-	}
-	d.timer, d.rest = time.NewTimer(d.rest[0]), d.rest[1:]
-}
-
-func (d *delayedNotify) stop() {
-	if d.timer != nil {
-		d.timer.Stop()
 	}
 }
 
@@ -146,37 +107,26 @@ type dirWatch struct {
 	targets     func() []Target
 	// dirs are the watched directories by path without links.
 	dirs map[string]watchedDir
-	// started is true if a new watch covers a directory in which starts are visible.
-	// Everything in the directory has started before that.
-	started bool
 }
 
 // A watchedDir is a directory that is watched, or that should be.
 type watchedDir struct {
-	// names are patterns of the names in it that matter.
+	// names are patterns of the names in it that matter: those of targets, and what is missing on the
+	// path to a target.
 	names []string
-	// starts are those of the targets.
-	starts []string
-	// isAncestor is set for a directory above a target that does not exist.
-	isAncestor bool
-	// device and inode identify the directory. A watch stays with the inode, whatever
-	// directory is at its path later.
-	device, inode uint64
+	// info identifies the directory. A watch stays with the inode, whatever directory is at its path
+	// later.
+	info fs.FileInfo
 }
 
-// removeMovedWatch reports whether the event may have created or removed a directory on the path to
-// a target. It removes the watch of such a directory.
-func (w *dirWatch) removeMovedWatch(event fsnotify.Event) bool {
-	if !event.Has(fsnotify.Create) && !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
-		return false
-	}
-	// The path may hold another directory, which has no watch.
-	if _, found := w.dirs[event.Name]; found {
-		_ = w.remove(event.Name)
+// updateAfter is update after an event. The path of a watched directory may hold another one, which
+// has no watch.
+func (w *dirWatch) updateAfter(event fsnotify.Event) (changed bool, err error) {
+	if event.Has(fsnotify.Create | fsnotify.Remove | fsnotify.Rename) {
+		_ = w.remove(event.Name) // fails if it is not watched
 		delete(w.dirs, event.Name)
-		return true
 	}
-	return w.dirs[filepath.Dir(event.Name)].isAncestor
+	return w.update()
 }
 
 // update adds and removes watches to match the host and reports whether any changed. It
@@ -188,7 +138,7 @@ func (w *dirWatch) update() (changed bool, err error) {
 	for range maxTries {
 		want := w.wantedDirs()
 		for dir, has := range w.dirs {
-			if is, wanted := want[dir]; !wanted || is.device != has.device || is.inode != has.inode {
+			if is, wanted := want[dir]; !wanted || !os.SameFile(is.info, has.info) {
 				_ = w.remove(dir) // fails if the directory is gone, and its watch with it
 				delete(w.dirs, dir)
 				changed = true
@@ -206,7 +156,6 @@ func (w *dirWatch) update() (changed bool, err error) {
 				if err != nil {
 					return true, fmt.Errorf("watching %s: %w", dir, Reason(err))
 				}
-				w.started = w.started || len(is.starts) > 0
 			}
 			w.dirs[dir] = is
 		}
@@ -226,19 +175,14 @@ func (w *dirWatch) wantedDirs() map[string]watchedDir {
 			continue // even the host's root cannot be read
 		}
 		is := dirs[near.at]
-		if stat, ok := near.info.Sys().(*syscall.Stat_t); ok {
-			is.device, is.inode = stat.Dev, stat.Ino
-		}
+		is.info = near.info
 		switch {
-		case !near.exists:
-			is.isAncestor = true
+		case near.missing != "":
+			is.names = append(is.names, near.missing)
 		case len(t.Names) == 0:
 			is.names = append(is.names, "*")
 		default:
 			is.names = append(is.names, t.Names...)
-		}
-		if near.exists {
-			is.starts = append(is.starts, t.Starts...)
 		}
 		dirs[near.at] = is
 	}
@@ -250,18 +194,12 @@ func (w *dirWatch) isRelevant(path string) bool {
 	return MatchesAny(w.dirs[filepath.Dir(path)].names, filepath.Base(path)) || len(w.dirs[path].names) > 0
 }
 
-// isStart reports whether an event created a name that is a start.
-func (w *dirWatch) isStart(event fsnotify.Event) bool {
-	starts := w.dirs[filepath.Dir(event.Name)].starts
-	return event.Has(fsnotify.Create) && MatchesAny(starts, filepath.Base(event.Name))
-}
-
-// A watchPoint is a directory to watch. exists is false if it is an ancestor of the wanted
-// one.
+// A watchPoint is a directory to watch. If it is an ancestor of the wanted one, missing is what does
+// not exist in it.
 type watchPoint struct {
-	at     string
-	info   fs.FileInfo
-	exists bool
+	at      string
+	info    fs.FileInfo
+	missing string
 }
 
 // nearestDir returns the directory to watch for dir: dir itself, or its nearest ancestor that
@@ -272,13 +210,9 @@ func nearestDir(root Root, dir string, found map[string]watchPoint) watchPoint {
 		return known
 	}
 	near := statDir(root, dir)
-	switch {
-	case near.info != nil:
-	case dir == "/" || dir == ".":
-		near.at = string(root)
-	default:
+	if near.info == nil && dir != "/" && dir != "." {
 		near = nearestDir(root, filepath.Dir(dir), found)
-		near.exists = false
+		near.missing = cmp.Or(near.missing, filepath.Base(dir))
 	}
 	found[dir] = near
 	return near
@@ -301,5 +235,5 @@ func statDir(root Root, dir string) watchPoint {
 	if err != nil {
 		return watchPoint{}
 	}
-	return watchPoint{at, info, true}
+	return watchPoint{at: at, info: info}
 }
