@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,19 +41,8 @@ const (
 type Options struct {
 	// Root is the mount point of the host's root directory. Default "/".
 	Root string
-	// SubnetFile is flannel's subnet file. Default /run/flannel/subnet.env.
-	SubnetFile string
-	// CNIConfDirs are the directories of CNI configurations. The first one with a
-	// configuration counts. Default CNIConfDirs.
-	CNIConfDirs []string
-	// CNIBinDirs are the directories of CNI plugins. Default CNIBinDirs.
-	CNIBinDirs []string
-	// Marker is the file that the last task of the network_plugin role writes. Default
-	// /run/holdfast/network_plugin.done.
-	Marker string
-	// Units are the full names of the systemd units that the operator waits for. Default
-	// none.
-	Units []string
+	// Network has the places of the network. Its root directory is that of the host.
+	nodenet.Network
 	// EtcdCredential is the operator's credential. It is tried before all others. Its paths
 	// are the host's.
 	EtcdCredential *evidence.Credential
@@ -97,13 +85,10 @@ func New(o Options) (*Host, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	root := hostfs.Root(dir)
-	network := nodenet.Network{
-		Root: root, SubnetFile: o.SubnetFile, Marker: o.Marker,
-		CNIConfDirs: o.CNIConfDirs, CNIBinDirs: o.CNIBinDirs, Units: o.Units,
-	}
+	o.Network.Root = root
 	h := &Host{
 		root:       root,
-		network:    network.WithDefaults(),
+		network:    o.Network.WithDefaults(),
 		etcd:       etcddetect.New(root, o.EtcdCredential),
 		search:     datasearch.New(root, o.DataSearch, o.Log),
 		searchTime: o.DataSearch.MaxTime,
@@ -204,30 +189,28 @@ func gather(ctx context.Context, wake loop.Signal, notify func()) error {
 // begins to fail, when the reason changes, and when it works again, which the watch reports
 // by calling ready.
 func (h *Host) retry(ctx context.Context, name string, watch func(ready func()) error) error {
-	wait, last := minRetryWait, ""
+	wait, logged := loop.NewRetry(loop.Backoff(minRetryWait, maxRetryWait)), loop.LogOnce{}
 	ready := func() {
-		if last != "" {
+		if logged.ChangedErrorText("", nil) {
 			h.log.InfoContext(ctx, "watch recovered", "watch", name)
 		}
-		wait, last = minRetryWait, ""
+		wait.Reset()
 	}
 	for {
 		err := watch(ready)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if reason := err.Error(); reason != last {
-			last = reason
+		if logged.ChangedErrorText("", err) {
 			level := slog.LevelWarn
 			if hostfs.IsAbsent(err) { // a host without a bus
 				level = slog.LevelInfo
 			}
-			h.log.Log(ctx, level, "watch failed; polling until it recovers", "watch", name, "reason", reason)
+			h.log.Log(ctx, level, "watch failed; polling until it recovers", "watch", name, "reason", err.Error())
 		}
-		if err := loop.Wait(ctx, wait/2+rand.N(wait), nil); err != nil {
+		if err := wait.Wait(ctx); err != nil {
 			return err
 		}
-		wait = min(2*wait, maxRetryWait)
 	}
 }
 

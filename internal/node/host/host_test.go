@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/internal/node/host"
+	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -23,7 +24,7 @@ const script = "#!/bin/sh\n"
 
 func newHost(t testing.TB, root string, units ...string) *host.Host {
 	t.Helper()
-	h, err := host.New(host.Options{Root: root, Units: units})
+	h, err := host.New(host.Options{Root: root, Network: nodenet.Network{Units: units}})
 	require.NoError(t, err)
 	return h
 }
