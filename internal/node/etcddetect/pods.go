@@ -55,7 +55,7 @@ func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
 	if p.database.dataDir != "" {
 		flags, env = etcdSettings{"data-dir": p.database.dataDir}, etcdSettings{}
 	}
-	if file := absolutePath(p.workDir, configFile(flags, env)); file != "" {
+	if file := configFile(flags, env, p.workDir); file != "" {
 		info, err := p.root.Stat(file)
 		return pod, err != nil || !s.isHostFile(p, file, info)
 	}

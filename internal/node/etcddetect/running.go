@@ -77,7 +77,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 		server.IsLocked = true
 		if !files.IsSameFile(server.Config.DataDir, open.dataDir) {
 			// The arguments and variables are those of another program that contains etcd.
-			server.Config, loaded = evidence.Config{DataDir: open.dataDir}, loadedSettings{}
+			server.Config, loaded = evidence.Config{DataDir: open.dataDir}, nil
 			server.Problems = p.unread
 		}
 		if open.logDir != path.Join(open.dataDir, "member/wal") {
@@ -86,8 +86,8 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	}
 	found := detectedServer{Server: server, cgroups: p.cgroups}
 	found.inspectDataDir(files, find)
-	found.Config.File = s.existingPath(find, loaded.file)
-	found.Credentials = s.credentials(loaded.etcdSettings, envOrigin, find)
+	found.Config.File = s.existingPath(find, loaded["config-file"])
+	found.Credentials = s.credentials(loaded, envOrigin, find)
 	found.Source, found.Where = evidence.Process, fmt.Sprintf("%s process %d", p.program, p.pid)
 	switch {
 	case unit != nil:

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	yamlv3 "go.yaml.in/yaml/v3"
@@ -20,6 +21,9 @@ import (
 // etcdSettings are the settings of an etcd server by the name of the flag without dashes.
 // Settings of etcdctl in the same environment keep the name of the variable.
 type etcdSettings map[string]string
+
+// ctlPrefix is the prefix of the variables of etcdctl.
+const ctlPrefix = "ETCDCTL_"
 
 // parseFlags reads a command line without its program. A flag without "=" takes the next
 // argument unless that looks like a flag. Flags that Holdfast reads always take it, as
@@ -46,15 +50,7 @@ func parseFlags(args []string) etcdSettings {
 }
 
 // isKnownFlag reports whether Holdfast reads a flag.
-func isKnownFlag(name string) bool {
-	switch name {
-	case "config-file", "name", "data-dir", "wal-dir",
-		"listen-client-urls", "advertise-client-urls", "initial-advertise-peer-urls",
-		"cert-file", "key-file", "trusted-ca-file", "peer-cert-file", "peer-key-file", "peer-trusted-ca-file":
-		return true
-	}
-	return false
-}
+func isKnownFlag(name string) bool { return slices.Contains(strings.Split(knownSettings, "|"), name) }
 
 // envSettings reads ETCD_* and ETCDCTL_* variables. An empty value is no setting (etcd
 // pkg/flags, SetFlagsFromEnv).
@@ -66,7 +62,7 @@ func envSettings(env map[string]string) etcdSettings {
 		}
 		if rest, ok := strings.CutPrefix(name, "ETCD_"); ok {
 			settings[strings.ToLower(strings.ReplaceAll(rest, "_", "-"))] = value
-		} else if strings.HasPrefix(name, "ETCDCTL_") {
+		} else if strings.HasPrefix(name, ctlPrefix) {
 			settings[name] = value
 		}
 	}
@@ -83,17 +79,14 @@ func parseConfigFile(data []byte) (etcdSettings, error) {
 	}
 	settings := etcdSettings{}
 	for name, value := range file {
-		section, nested := value.(map[string]any)
-		switch {
-		case !nested:
+		section, isSection := value.(map[string]any)
+		prefix, isKnown := map[string]string{"client-transport-security": "", "peer-transport-security": "peer-"}[name]
+		if !isSection {
 			settings[name] = scalarText(value)
-		case name == "client-transport-security":
-			for inner, v := range section {
-				settings[inner] = scalarText(v)
-			}
-		case name == "peer-transport-security":
-			for inner, v := range section {
-				settings["peer-"+inner] = scalarText(v)
+		}
+		for inner, v := range section {
+			if isKnown {
+				settings[prefix+inner] = scalarText(v)
 			}
 		}
 	}
@@ -116,38 +109,35 @@ func scalarText(value any) string {
 	}
 }
 
-// loadedSettings are the effective settings of a server.
-type loadedSettings struct {
-	etcdSettings
-	// file is the server's path for its configuration file, or "".
-	file string
-}
-
 // loadSettings combines the sources as etcd does (etcdmain/config.go, parse). A configuration
 // file overrides all flags and variables; without one, flags override variables. ETCDCTL_*
-// variables always stay. Paths of files become absolute with the working directory of the server.
-// They stay as they are if it is not known.
+// variables always stay, and so does the path of the file. Paths of files become absolute with the
+// working directory of the server. They stay as they are if it is not known.
 func loadSettings(
 	flags, env etcdSettings, workDir string, read func(path string) ([]byte, error),
-) (loadedSettings, error) {
-	path := absolutePath(workDir, configFile(flags, env))
+) (etcdSettings, error) {
+	path := configFile(flags, env, workDir)
 	if path == "" {
 		all := maps.Clone(env)
 		maps.Copy(all, flags)
-		return loadedSettings{etcdSettings: all.withAbsolutePaths(workDir)}, nil
+		return all.withAbsolutePaths(workDir), nil
+	}
+	kept := etcdSettings{"config-file": path}
+	for name, value := range env {
+		if strings.HasPrefix(name, ctlPrefix) {
+			kept[name] = value
+		}
 	}
 	data, err := read(path)
 	if err != nil {
-		err = fmt.Errorf("reading the configuration file %s: %w", path, hostfs.Reason(err))
-		return loadedSettings{etcdSettings: ctlSettings(env), file: path}, err
+		return kept, fmt.Errorf("reading the configuration file %s: %w", path, hostfs.Reason(err))
 	}
 	settings, err := parseConfigFile(data)
 	if err != nil {
-		err = fmt.Errorf("parsing the configuration file %s: %w", path, err)
-		return loadedSettings{etcdSettings: ctlSettings(env), file: path}, err
+		return kept, fmt.Errorf("parsing the configuration file %s: %w", path, err)
 	}
-	maps.Copy(settings, ctlSettings(env))
-	return loadedSettings{etcdSettings: settings.withAbsolutePaths(workDir), file: path}, nil
+	maps.Copy(settings, kept)
+	return settings.withAbsolutePaths(workDir), nil
 }
 
 // withAbsolutePaths returns the settings with absolute paths of files and of the WAL. The data
@@ -172,22 +162,9 @@ func absolutePath(workDir, path string) string {
 }
 
 // configFile returns the configuration file of a server, or "".
-func configFile(flags, env etcdSettings) string {
-	return cmp.Or(flags["config-file"], env["config-file"])
+func configFile(flags, env etcdSettings, workDir string) string {
+	return absolutePath(workDir, cmp.Or(flags["config-file"], env["config-file"]))
 }
-
-func ctlSettings(env etcdSettings) etcdSettings {
-	kept := etcdSettings{}
-	for name, value := range env {
-		if strings.HasPrefix(name, "ETCDCTL_") {
-			kept[name] = value
-		}
-	}
-	return kept
-}
-
-// defaultName is the name of a member without a configured name.
-const defaultName = "default"
 
 // config returns the settings that Holdfast uses. If the settings are complete, missing ones
 // have etcd's defaults (embed/config.go, NewConfig). If they are not, a default would be a
@@ -202,7 +179,7 @@ func (s etcdSettings) config(workDir string, isComplete bool) evidence.Config {
 		}
 		return value
 	}
-	name := or(s["name"], defaultName)
+	name := or(s["name"], "default")
 	dir := or(s["data-dir"], name+".etcd")
 	switch {
 	case filepath.IsAbs(dir) || dir == "":

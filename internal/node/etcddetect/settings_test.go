@@ -114,7 +114,7 @@ func TestRelativePaths(t *testing.T) {
 	for workDir, want := range map[string]string{"/etc/etcd": "/etc/etcd/pki/a.pem", "/": "/pki/a.pem", "": "pki/a.pem"} {
 		loaded, err := loadSettings(flags(), etcdSettings{}, workDir, unread)
 		require.NoError(t, err)
-		require.Equal(t, etcdSettings{"cert-file": want, "trusted-ca-file": "/etc/ca.pem"}, loaded.etcdSettings)
+		require.Equal(t, etcdSettings{"cert-file": want, "trusted-ca-file": "/etc/ca.pem"}, loaded)
 	}
 	file := func(path string) ([]byte, error) {
 		require.Equal(t, "/etc/etcd/etcd.yml", path)
@@ -122,5 +122,5 @@ func TestRelativePaths(t *testing.T) {
 	}
 	loaded, err := loadSettings(etcdSettings{"config-file": "etcd.yml"}, etcdSettings{}, "/etc/etcd", file)
 	require.NoError(t, err)
-	require.Equal(t, "/etc/etcd/a.key", loaded.etcdSettings["key-file"])
+	require.Equal(t, "/etc/etcd/a.key", loaded["key-file"])
 }

@@ -232,7 +232,7 @@ func (s *hostScan) knownPlaces(st *starter) (dirs, reasons []string) {
 		reasons = append(reasons, err.Error())
 	}
 	dirs, isCertain := st.places(st.isHost)
-	isByDefault := loaded.file != "" && loaded.etcdSettings["data-dir"] == "" // and flags do not count
+	isByDefault := loaded["config-file"] != "" && loaded["data-dir"] == "" // and flags do not count
 	if len(reasons) > 0 || !isCertain || isByDefault {
 		return nil, reasons
 	}
@@ -240,7 +240,7 @@ func (s *hostScan) knownPlaces(st *starter) (dirs, reasons []string) {
 }
 
 // settingsOf returns the settings in the texts of a starter, and its file with variables.
-func (s *hostScan) settingsOf(st *starter) (loaded loadedSettings, envFile string, err error) {
+func (s *hostScan) settingsOf(st *starter) (loaded etcdSettings, envFile string, err error) {
 	flags, env, envFile := st.settings(st.files)
 	if dir := env["ssl-dir"]; dir != "" {
 		st.binds["/etc/ssl/certs"] = dir

@@ -57,10 +57,10 @@ func (s *hostScan) addMention(st *starter, dir memberDir) {
 		found.setOld()
 	}
 	find := func(name string) (string, error) { return s.root.Resolve(st.hostPath(name)) }
-	if found.Config.File = s.existingPath(find, loaded.file); loaded.file == "" {
+	if found.Config.File = s.existingPath(find, loaded["config-file"]); loaded["config-file"] == "" {
 		found.Config.File = s.existingPath(s.root.Resolve, envFile)
 	}
-	found.Credentials = s.credentials(loaded.etcdSettings, envFile, find)
+	found.Credentials = s.credentials(loaded, envFile, find)
 	switch {
 	case !st.isServer():
 		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of %s", dir.path, st.place())
@@ -106,7 +106,7 @@ func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
 		f.Config.File = s.existingPath(s.root.Resolve, envFile)
 	}
 	find := func(name string) (string, error) { return s.root.Resolve(unit.hostPath(name)) }
-	for _, c := range slices.Backward(s.credentials(loaded.etcdSettings, envFile, find)) {
+	for _, c := range slices.Backward(s.credentials(loaded, envFile, find)) {
 		if strings.HasPrefix(c.Origin, ctlOrigin) {
 			f.Credentials = s.preferCredential(f.Credentials, c)
 		}
@@ -185,13 +185,13 @@ func (s *hostScan) addConfig(f *detectedServer, files []string) {
 		if err != nil {
 			continue
 		}
-		if info, err := s.root.Stat(loaded.etcdSettings["data-dir"]); err != nil || !f.hasDir(info) {
+		if info, err := s.root.Stat(loaded["data-dir"]); err != nil || !f.hasDir(info) {
 			continue
 		}
 		dir := f.Config.DataDir
 		f.Config = loaded.config("/", true)
 		f.Config.DataDir, f.Config.File = dir, s.existingPath(s.root.Resolve, file)
-		f.Credentials = s.credentials(loaded.etcdSettings, file, s.root.Resolve)
+		f.Credentials = s.credentials(loaded, file, s.root.Resolve)
 		return
 	}
 }
