@@ -1,12 +1,23 @@
 package etcddetect
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
@@ -71,9 +82,144 @@ func (s *hostScan) isInUse(dir string, logInfo fs.FileInfo) bool {
 	if err != nil {
 		info = nil
 	}
-	return slices.ContainsFunc(s.found, func(f detectedServer) bool {
+	return slices.ContainsFunc(slices.Concat(s.found, s.pods), func(f detectedServer) bool {
 		return isSame(f.dirInfo, info) || isSame(f.logInfo, logInfo)
-	}) || slices.ContainsFunc(s.pods, func(p podServer) bool {
-		return isSame(p.dirInfo, info) || isSame(p.logInfo, logInfo)
 	})
+}
+
+// A segment of etcd's write-ahead log begins with a checksum record and a metadata record, which
+// contains the IDs of the server and of its cluster (etcd, server/storage/wal/wal.go, Create and
+// cut). They never change: a server that joins again begins a new log.
+const (
+	walMetadata = 1 // walpb.Record.Type
+	walChecksum = 4
+	// maxWALHead is the size of the part that is read. Both records are shorter than 64 bytes.
+	maxWALHead = 512
+)
+
+var errNoMetadata = errors.New("no metadata record")
+
+// readLog returns the newest segment of a log, and the member whose log it is. Both are nil with an
+// error, and the member is if the log is damaged.
+func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef, err error) {
+	names, err := files.ReadNames(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	name := ""
+	for _, n := range names { // The digits have a fixed length.
+		if datasearch.IsLogFile(n) {
+			name = max(name, n)
+		}
+	}
+	if name == "" {
+		return nil, nil, nil
+	}
+	segment, err := files.Open(path.Join(dir, name))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = segment.Close() }() // nothing was written
+	info, err := segment.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, nil, err // a pod can put a pipe there, and a read of it would not end
+	}
+	head, err := io.ReadAll(io.LimitReader(segment, maxWALHead))
+	if err != nil {
+		return nil, nil, err
+	}
+	stored, damage := parseWALHead(head)
+	if damage != nil {
+		return info, nil, nil
+	}
+	return info, &stored, nil
+}
+
+// parseWALHead returns the member in the metadata record at the beginning of a segment.
+func parseWALHead(head []byte) (evidence.MemberRef, error) {
+	checksum, rest, err := parseWALRecord(head)
+	if err != nil {
+		return evidence.MemberRef{}, err
+	}
+	metadata, _, err := parseWALRecord(rest)
+	if err != nil {
+		return evidence.MemberRef{}, err
+	}
+	if checksum.kind != walChecksum || metadata.kind != walMetadata {
+		return evidence.MemberRef{}, errNoMetadata
+	}
+	if crc32.Update(checksum.crc, crc32.MakeTable(crc32.Castagnoli), metadata.data) != metadata.crc {
+		return evidence.MemberRef{}, errors.New("the checksum of the metadata record is wrong")
+	}
+	fields, err := parseFields(metadata.data) // etcdserverpb.Metadata
+	if err != nil {
+		return evidence.MemberRef{}, err
+	}
+	node, cluster := fields[1].number, fields[2].number
+	if node == 0 || cluster == 0 {
+		return evidence.MemberRef{}, errNoMetadata
+	}
+	return evidence.MemberRef{
+		Cluster: v1alpha1.ClusterID(strconv.FormatUint(cluster, 16)), Member: v1alpha1.MemberID(strconv.FormatUint(node, 16)),
+	}, nil
+}
+
+// A walRecord is a walpb.Record.
+type walRecord struct {
+	kind uint64
+	crc  uint32
+	data []byte
+}
+
+// parseWALRecord returns the first record, and the bytes after it. A record follows its length,
+// whose highest byte contains the number of bytes of padding (wal/encoder.go, encodeFrameSize).
+func parseWALRecord(text []byte) (record walRecord, rest []byte, err error) {
+	if len(text) < 8 {
+		return record, nil, io.ErrUnexpectedEOF
+	}
+	frame, text := binary.LittleEndian.Uint64(text), text[8:]
+	length, padding := frame&(1<<56-1), frame>>56&7
+	if length+padding > uint64(len(text)) {
+		return record, nil, io.ErrUnexpectedEOF
+	}
+	fields, err := parseFields(text[:length])
+	if err != nil {
+		return record, nil, err
+	}
+	if fields[2].number > math.MaxUint32 {
+		return record, nil, errors.New("the checksum of a record is too large")
+	}
+	return walRecord{fields[1].number, uint32(fields[2].number), fields[3].text}, text[length+padding:], nil
+}
+
+// A field is the value of a field of a message.
+type field struct {
+	number uint64
+	text   []byte
+}
+
+// parseFields returns the fields of a message that has numbers and texts only.
+func parseFields(message []byte) (map[protowire.Number]field, error) {
+	fields := map[protowire.Number]field{}
+	for len(message) > 0 {
+		id, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		message = message[n:]
+		var f field
+		switch kind {
+		case protowire.VarintType:
+			f.number, n = protowire.ConsumeVarint(message)
+		case protowire.BytesType:
+			f.text, n = protowire.ConsumeBytes(message)
+		default:
+			return nil, fmt.Errorf("field %d has the unexpected type %d", id, kind)
+		}
+		if n < 0 {
+			return nil, protowire.ParseError(n)
+		}
+		message, fields[id] = message[n:], f
+	}
+	return fields, nil
 }

@@ -31,7 +31,7 @@ type openDatabase struct {
 // whose name is etcd's counts without one. A kernel without locks has no such file, and runs no
 // etcd.
 func (d *Detector) lockHolders() (map[int]bool, error) {
-	file, err := d.processes().Open("locks")
+	file, err := d.root.Open("proc/locks")
 	if hostfs.IsAbsent(err) {
 		return nil, nil
 	}
@@ -57,8 +57,8 @@ func (d *Detector) lockHolders() (map[int]bool, error) {
 // database, but only a server also has its log open. The paths are valid in the root directory of
 // the process.
 func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
-	dir := path.Join(strconv.Itoa(pid), "fd")
-	table, err := d.processes().Open(dir)
+	process := path.Join("proc", strconv.Itoa(pid))
+	table, err := d.root.Open(path.Join(process, "fd"))
 	if err != nil {
 		return open, err
 	}
@@ -68,7 +68,7 @@ func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
 		return open, err
 	}
 	for _, name := range names {
-		file, err := os.Readlink(filepath.Join(string(d.processes()), dir, name))
+		file, err := os.Readlink(path.Join(string(d.root), process, "fd", name))
 		if hostfs.IsAbsent(err) {
 			continue // it was closed
 		}
@@ -83,24 +83,9 @@ func (d *Detector) openDatabaseOf(pid int) (open openDatabase, err error) {
 			open.logDir = path.Dir(file)
 		}
 		if open.dataDir != "" && open.logDir != "" {
-			rootDir, _ := os.Readlink(filepath.Join(string(d.processes()), strconv.Itoa(pid), "root"))
-			return open.below(rootDir), nil
+			rootDir, _ := os.Readlink(path.Join(string(d.root), process, "root"))
+			return openDatabase{insideRoot(rootDir, open.dataDir), insideRoot(rootDir, open.logDir)}, nil
 		}
 	}
 	return openDatabase{}, nil
-}
-
-// processes returns the process table of the host.
-func (d *Detector) processes() hostfs.Root { return hostfs.Root(d.root.Proc("")) }
-
-// below returns the database with the paths that a process names whose root directory the kernel
-// shows as rootDir.
-func (o openDatabase) below(rootDir string) openDatabase {
-	inside := func(name string) string {
-		if rest, ok := strings.CutPrefix(name, strings.TrimSuffix(rootDir, "/")+"/"); ok {
-			return "/" + rest
-		}
-		return name
-	}
-	return openDatabase{dataDir: inside(o.dataDir), logDir: inside(o.logDir)}
 }

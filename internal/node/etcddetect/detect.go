@@ -7,11 +7,11 @@
 //
 // The steps of a scan are in detect.go. A server that runs comes from process.go (which
 // processes), running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods,
-// which do not count). One that does not run comes from stopped.go, by what starter.go (units) and
-// manifest.go (static pods) mention in their texts, which texts.go reads. data.go adds the data
-// that a search of the local disks found, and starter.go what may start a server on it. command.go
-// tells servers from tools. layout.go and program.go contain what distributions do, settings.go
-// the settings of etcd, credential.go its certificates, wal.go the member in a data directory, and
+// which do not count). One that does not run comes from stopped.go, by what the units, static pods
+// and services of starter.go mention in their texts, which texts.go reads. data.go reads the member
+// in a data directory, and adds the data that a search of the local disks found; starter.go adds
+// what may start a server on it. command.go tells servers from tools. layout.go contains what
+// distributions do, settings.go the settings of etcd, credential.go its certificates, and
 // watchlist.go what to watch.
 //
 // A path is one of three kinds. The server's path is valid in the root directory of its process or
@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -48,7 +49,8 @@ type Detector struct {
 // New returns a detector for the host below root. The credential, if any, is tried before all
 // others; its paths are the host's.
 func New(root hostfs.Root, credential *evidence.Credential) *Detector {
-	return &Detector{root: root, credential: credential, watchlist: newWatchlist()}
+	watched := &watchlist{newTargets: loop.NewSignal(), newUnits: loop.NewSignal()}
+	return &Detector{root: root, credential: credential, watchlist: watched}
 }
 
 // UseSearch adds the data that a search of the same host finds to the findings.
@@ -61,19 +63,19 @@ func (d *Detector) Detect() evidence.Scan {
 	s.addStaticPods()
 	s.addServices()
 	slices.SortStableFunc(s.starters, func(a, b *starter) int { return cmp.Compare(a.rank(), b.rank()) })
-	s.unknown = append(s.unknown, s.forEachProcess(s.addProcess)...)
+	s.addProcesses()
 	s.addStopped()
 	s.addDataDirs()
 	s.addData()
 	s.addOpaque()
 	s.notePods()
-	s.setDistributions()
 	d.watchlist.update(s)
 	slices.Sort(s.unknown)
 	scan := evidence.Scan{
 		Data: s.data, Unknown: slices.Compact(s.unknown), Searching: s.isSearching, Notes: s.notes,
 	}
 	for _, found := range s.found {
+		found.Distribution = s.distributionOf(found)
 		scan.Found = append(scan.Found, evidence.FoundServer{Server: found.Server})
 	}
 	return scan
@@ -95,10 +97,8 @@ type hostScan struct {
 	// isSearching is set while the first search of the local disks has not ended.
 	isSearching bool
 	// pods are servers in ordinary pods, which are not part of the host.
-	pods           []podServer
+	pods           []detectedServer
 	unknown, notes []string
-	// proxyUnits are the units of v2 proxies that run.
-	proxyUnits []string
 }
 
 func (d *Detector) newScan() *hostScan {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -39,7 +40,10 @@ type distroLayout struct {
 // configFiles returns the configuration files that the layout may have for a server on a data
 // directory.
 func (l distroLayout) configFiles(dataDir string) []string {
-	return append(l.program.configFiles(dataDir), nonempty(l.config)...)
+	if l.program.config == "" {
+		return nonempty(l.config)
+	}
+	return []string{path.Join(dataDir, l.program.config), l.config}
 }
 
 // A clientCert is a client certificate by its path relative to the server's certificate. The
@@ -78,6 +82,8 @@ func distroLayouts() []distroLayout {
 			name:         "k3s",
 			distribution: v1alpha1.DistributionK3s,
 			units:        []string{"k3s.service"},
+			dataDirs:     []string{"/var/lib/rancher/k3s/server/db/etcd"},
+			config:       "/var/lib/rancher/k3s/server/db/etcd/config",
 			program:      rancherProgram("k3s", ""),
 			clients:      []clientCert{{"server-ca.crt", "client.crt"}},
 		},
@@ -85,13 +91,17 @@ func distroLayouts() []distroLayout {
 			name:         "RKE2",
 			distribution: v1alpha1.DistributionRKE2,
 			units:        []string{"rke2-server.service"},
+			dataDirs:     []string{"/var/lib/rancher/rke2/server/db/etcd"},
+			config:       "/var/lib/rancher/rke2/server/db/etcd/config",
+			manifests:    []string{"/var/lib/rancher/rke2/agent/pod-manifests"},
 			program:      rancherProgram("rke2", "agent/pod-manifests"),
 		},
 		{
 			name:         "k0s",
 			distribution: v1alpha1.DistributionK0s,
 			units:        []string{"k0scontroller.service"},
-			program:      parentProgram{name: "k0s", role: "controller", defaultDir: "/var/lib/k0s", etcdDir: "etcd"},
+			dataDirs:     []string{"/var/lib/k0s/etcd"},
+			program:      parentProgram{name: "k0s", role: "controller", etcdDir: "etcd"},
 			clients:      []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
 		{
@@ -154,13 +164,6 @@ func ownerOf(unit string) string {
 	return names[0]
 }
 
-// setDistributions names the distribution of each server that was found.
-func (s *hostScan) setDistributions() {
-	for i := range s.found {
-		s.found[i].Distribution = s.distributionOf(s.found[i])
-	}
-}
-
 // distributionOf returns the distribution that manages a server, empty if no layout is sure: its
 // unit, data directory or settings file must be one that no other layout has. Several layouts have
 // /var/lib/etcd, so kubeadm's server is known by being a static pod as well.
@@ -172,7 +175,7 @@ func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
 		case l.distribution == "":
 		case l.program.name != "":
 			isUnit := f.Unit != "" && slices.Contains(l.units, f.Unit)
-			if isUnit || dir == l.program.etcdDataDir(l.program.defaultDir) || (isStatic && l.hasManifestBeside(dir)) {
+			if isUnit || slices.Contains(l.dataDirs, dir) || (isStatic && l.hasManifestBeside(dir)) {
 				return l.distribution
 			}
 		case len(l.manifests) > 0:
@@ -200,4 +203,65 @@ func (s *hostScan) isOfKubespray(file string) bool {
 func (l distroLayout) hasManifestBeside(dir string) bool {
 	programDir, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
 	return l.program.manifests != "" && isBelow && path.IsAbs(programDir)
+}
+
+// A parentProgram is a program that etcd belongs to: k3s contains it, k0s and RKE2 start it.
+// The data directory of etcd depends on the program's own data directory.
+type parentProgram struct {
+	// name and role are as in `k3s server`.
+	name, role string
+	// settings is the YAML file that may set --data-dir.
+	settings string
+	// etcdDir is etcd's data directory below the program's, and config the name of etcd's
+	// configuration in it. --etcd-arg of k3s and RKE2 goes into the one in the default directory, and
+	// can move the data.
+	etcdDir, config string
+	// manifests is the directory of static pods below the program's data directory.
+	manifests string
+}
+
+// rancherProgram returns k3s, which contains etcd, or RKE2, which is k3s with etcd in a
+// static pod.
+func rancherProgram(name, manifests string) parentProgram {
+	return parentProgram{
+		name: name, role: "server", settings: "/etc/rancher/" + name + "/config.yaml",
+		etcdDir: "server/db/etcd", config: "config", manifests: manifests,
+	}
+}
+
+// programOf returns the program that a unit runs by its name, or nil. The installers of k3s and
+// RKE2 name a unit k3s-NAME.service.
+func programOf(unit string) *parentProgram {
+	for _, l := range distroLayouts() {
+		if l.program.name != "" && hostfs.MatchesAny(append(l.units, l.program.name+"*.service"), unit) {
+			return &l.program
+		}
+	}
+	return nil
+}
+
+// dataDirs returns the data directories of a layout: its own, and those that its configuration or
+// the settings of its program mention.
+func (s *hostScan) dataDirs(l distroLayout) []string {
+	dirs := slices.Clone(l.dataDirs)
+	settings := s.readTexts(unchanged, nonempty(l.config, l.program.settings)...)
+	for _, dir := range settings.dirs {
+		dirs = append(dirs, dir.path)
+	}
+	if l.program.settings == "" {
+		return dirs
+	}
+	reasons := settings.unread
+	if _, isCertain := settings.places(func(string) bool { return true }); !isCertain && len(reasons) == 0 {
+		reasons = []string{"set data-dir in " + l.program.settings + " to an absolute path on a local disk"}
+	}
+	for _, reason := range reasons {
+		s.addUnknown("the data directory of %s: %s", l.name, reason)
+	}
+	return dirs
+}
+
+// nonempty returns the names that are not empty.
+func nonempty(names ...string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }

@@ -42,15 +42,16 @@ func TestProgramWithLongPath(t *testing.T) {
 	_, err = os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	require.ErrorIs(t, err, syscall.ENAMETOOLONG)
 
-	filter, err := newProcFilter("/")
+	table, err := os.Open("/proc")
 	require.NoError(t, err)
-	defer filter.close()
+	defer func() { require.NoError(t, table.Close()) }()
+	filter := procFilter{table: table}
 	isServer, err := filter.canBeServer(pid)
 	require.NoError(t, err)
 	require.False(t, isServer)
-	table, err := procfs.NewFS("/proc")
+	proc, err := procfs.NewProc(pid)
 	require.NoError(t, err)
-	_, isServer, err = new(Detector).readProcess(table, pid, true)
+	_, isServer, err = new(Detector).readProcess(proc, true)
 	require.NoError(t, err)
 	require.False(t, isServer)
 }

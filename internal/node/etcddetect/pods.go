@@ -10,33 +10,25 @@ import (
 	"syscall"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
 // maxPodNotes is the most ordinary pods that have a note each.
 const maxPodNotes = 8
 
-// A podServer is an etcd server in an ordinary pod.
-type podServer struct {
-	pid int
-	// dirInfo is that of its data directory, or nil if there is none or it cannot be read.
-	dirInfo fs.FileInfo
-	// logInfo is that of the directory of the log that it has open, or nil. The kernel shows it, also
-	// if only the settings of the pod name it.
-	logInfo fs.FileInfo
-}
-
-// newPodServer returns the server in an ordinary pod.
-func (s *hostScan) newPodServer(p etcdProcess) podServer {
-	pod := podServer{pid: p.pid}
+// addPod adds the server in an ordinary pod. The kernel shows the log that it has open, also if only
+// the settings of the pod name it.
+func (s *hostScan) addPod(p etcdProcess, dirInfo fs.FileInfo) {
+	pod := detectedServer{Server: evidence.Server{PID: p.pid}, dirInfo: dirInfo}
 	if open, err := s.openDatabaseOf(p.pid); err == nil && open.logDir != "" {
 		pod.logInfo, _ = p.root.Stat(open.logDir)
 	}
-	return pod
+	s.pods = append(s.pods, pod)
 }
 
-// ordinaryPod reports whether a process is in a pod that any user of the cluster can run: a
-// pod of the API server with its own data. If such a pod counted, anyone who may create pods
-// could make the node undeletable.
+// isOrdinaryPod reports whether a process is in a pod that any user of the cluster can run: a pod
+// of the API server with its own data. dirInfo is that of its data directory, or nil. If such a pod
+// counted, anyone who may create pods could make the node undeletable.
 //
 // A static pod that is not recognized by its UID has its settings and its data on the host, at the
 // same paths as in the pod (kubeadm, RKE2), or its manifest mentions the directory. Mounting those
@@ -46,27 +38,25 @@ func (s *hostScan) newPodServer(p etcdProcess) podServer {
 // The creator of a pod controls the content of its files. So the decision depends on what the
 // kernel shows, and on where the files are that a process names. Until then none of them is
 // opened.
-func (s *hostScan) ordinaryPod(p etcdProcess) (pod podServer, ok bool) {
+func (s *hostScan) isOrdinaryPod(p etcdProcess) (ok bool, dirInfo fs.FileInfo) {
 	if !s.canBeOrdinaryPod(p) {
-		return pod, false
+		return false, nil
 	}
-	pod = s.newPodServer(p)
 	flags, env := parseFlags(p.args), envSettings(p.env)
 	if p.database.dataDir != "" {
 		flags, env = etcdSettings{"data-dir": p.database.dataDir}, etcdSettings{}
 	}
 	if file := configFile(flags, env, p.workDir); file != "" {
 		info, err := p.root.Stat(file)
-		return pod, err != nil || !s.isHostFile(p, file, info)
+		return err != nil || !s.isHostFile(p, file, info), nil
 	}
 	maps.Copy(env, flags)
 	dir := env.config(p.workDir, true).DataDir
-	info, err := p.root.Stat(dir)
+	dirInfo, err := p.root.Stat(dir)
 	if err != nil || dir == "" {
-		return pod, true
+		return true, nil
 	}
-	pod.dirInfo = info
-	return pod, !s.isHostDir(p, dir, info)
+	return !s.isHostDir(p, dir, dirInfo), dirInfo
 }
 
 // canBeOrdinaryPod reports whether a process is in a pod of the API server, by all that the
@@ -120,6 +110,6 @@ func (s *hostScan) notePods() {
 			return
 		}
 		s.addNote("process %d is etcd in an ordinary pod with its own data: "+
-			"it is not a static pod, does not protect the node, and is not probed", pod.pid)
+			"it is not a static pod, does not protect the node, and is not probed", pod.PID)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,8 +32,6 @@ type etcdProcess struct {
 	cgroups string
 	// root is the server's own root directory, whatever its mount namespace.
 	root hostfs.Root
-	// mounts map the directories of another mount namespace to the host's.
-	mounts hostfs.Mounts
 	// database is the database that the process has open. It is known only if the process does not
 	// have the name of etcd. databaseErr is why its open files could not be read.
 	database    openDatabase
@@ -46,48 +44,47 @@ type etcdProcess struct {
 	unread []string
 }
 
-// forEachProcess calls found for each process that may be an etcd server, one at a time: one
-// process can have megabytes of arguments and variables, and any user's pod can have such
-// processes. It returns the reasons why the process table is incomplete.
-func (d *Detector) forEachProcess(found func(etcdProcess)) (unread []string) {
-	dir := d.root.Proc("")
-	unreadable := func(err error) []string { return []string{fmt.Sprintf("the process table %s: %v", dir, err)} }
+// addProcesses adds the servers that run. It reads one process at a time: one process can have
+// megabytes of arguments and variables, and any user's pod can have such processes.
+func (s *hostScan) addProcesses() {
+	dir := s.root.Proc("")
 	table, err := procfs.NewFS(dir)
+	var processes procfs.Procs
+	if err == nil {
+		processes, err = table.AllProcs()
+	}
+	var filter procFilter
+	if err == nil {
+		filter.table, err = s.root.Open("proc")
+	}
 	if err != nil {
-		return unreadable(err)
+		s.addUnknown("the process table %s: %v", dir, hostfs.Reason(err))
+		return
 	}
-	filter, err := newProcFilter(d.root)
+	defer func() { _ = filter.table.Close() }() // nothing was written
+	if len(processes) == 0 && s.root.BootID() == "" {
+		s.addUnknown("the process table %s is empty: mount the host's root with all mounts below it", dir)
+		return
+	}
+	holders, err := s.lockHolders()
 	if err != nil {
-		return unreadable(hostfs.Reason(err))
+		s.addUnknown("the locks of processes in %s: %v", dir, hostfs.Reason(err))
 	}
-	defer filter.close()
-	pids, err := filter.pids()
-	if err != nil {
-		return unreadable(hostfs.Reason(err))
-	}
-	if len(pids) == 0 && d.root.BootID() == "" {
-		return []string{fmt.Sprintf("the process table %s is empty: "+
-			"mount the host's root with all mounts below it", dir)}
-	}
-	holders, err := d.lockHolders()
-	if err != nil {
-		unread = append(unread, fmt.Sprintf("the locks of processes in %s: %v", dir, hostfs.Reason(err)))
-	}
-	for _, pid := range pids {
-		ok, err := filter.canBeServer(pid)
+	sort.Sort(processes)
+	for _, proc := range processes {
+		ok, err := filter.canBeServer(proc.PID)
 		var p etcdProcess
-		if ok || err == nil && holders[pid] {
-			p, ok, err = d.readProcess(table, pid, holders[pid])
+		if ok || err == nil && holders[proc.PID] {
+			p, ok, err = s.readProcess(proc, holders[proc.PID])
 		}
 		switch {
 		case hasEnded(err):
 		case err != nil:
-			unread = append(unread, fmt.Sprintf("process %d: %v", pid, hostfs.Reason(err)))
+			s.addUnknown("process %d: %v", proc.PID, hostfs.Reason(err))
 		case ok:
-			found(p)
+			s.addProcess(p)
 		}
 	}
-	return unread
 }
 
 // hasEnded reports whether an error means that the process ended while it was read.
@@ -100,11 +97,7 @@ func hidesProgram(err error) bool {
 }
 
 // readProcess reads one process, which may hold a lock. ok is false if it is no etcd server.
-func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdProcess, ok bool, err error) {
-	proc, err := table.Proc(pid)
-	if err != nil {
-		return p, false, err
-	}
+func (d *Detector) readProcess(proc procfs.Proc, isHolder bool) (p etcdProcess, ok bool, err error) {
 	comm, err := proc.Comm()
 	if err != nil {
 		return p, false, err
@@ -121,8 +114,8 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 		return p, false, err
 	}
 	exe = strings.TrimSuffix(exe, deletedSuffix)
-	root := hostfs.Root(d.root.Proc(strconv.Itoa(pid) + "/root"))
-	p = etcdProcess{pid: pid, args: line[1:], exe: exe, program: "etcd", root: root}
+	root := hostfs.Root(d.root.Proc(strconv.Itoa(proc.PID) + "/root"))
+	p = etcdProcess{pid: proc.PID, args: line[1:], exe: exe, program: "etcd", root: root}
 	if isEtcdProcess(comm, exe, line) {
 		return p, true, p.readDetails(proc)
 	}
@@ -130,7 +123,7 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 		return p, false, nil
 	}
 	p.program = path.Base(cmp.Or(exe, comm))
-	p.database, p.databaseErr = d.openDatabaseOf(pid)
+	p.database, p.databaseErr = d.openDatabaseOf(proc.PID)
 	if hasEnded(p.databaseErr) || p.databaseErr == nil && p.database == (openDatabase{}) {
 		return p, false, nil
 	}
@@ -140,7 +133,10 @@ func (d *Detector) readProcess(table procfs.FS, pid int, isHolder bool) (p etcdP
 // readDetails reads the working directory, cgroups and environment. It returns an error only
 // if the process has ended.
 func (p *etcdProcess) readDetails(proc procfs.Proc) error {
-	p.workDir = workDirOf(proc)
+	if workDir, err := proc.Cwd(); err == nil {
+		rootDir, _ := proc.RootDir()
+		p.workDir = insideRoot(rootDir, workDir)
+	}
 	cgroups, err := proc.Cgroups()
 	if hasEnded(err) {
 		return err
@@ -171,18 +167,13 @@ func (p *etcdProcess) readDetails(proc procfs.Proc) error {
 	return nil
 }
 
-// workDirOf returns the server's path for its working directory, or "" if it cannot be read. The
-// kernel shows the directory of a process after chroot(2) by a path of the host.
-func workDirOf(proc procfs.Proc) string {
-	workDir, err := proc.Cwd()
-	if err != nil {
-		return ""
-	}
-	rootDir, err := proc.RootDir()
-	if below, ok := strings.CutPrefix(workDir+"/", strings.TrimSuffix(rootDir, "/")+"/"); err == nil && ok {
+// insideRoot returns the server's path for one that the kernel shows. After chroot(2), the kernel
+// shows paths of the host, also that of the root directory, which is "" if it could not be read.
+func insideRoot(rootDir, name string) string {
+	if below, ok := strings.CutPrefix(name+"/", strings.TrimSuffix(rootDir, "/")+"/"); ok {
 		return path.Clean("/" + below)
 	}
-	return workDir
+	return name
 }
 
 // ownCgroups returns the agent's own cgroups by the IDs of their hierarchies, as far as they can be
@@ -220,32 +211,6 @@ const deletedSuffix = " (deleted)"
 type procFilter struct {
 	table *os.File
 	buf   [4096]byte
-}
-
-func newProcFilter(root hostfs.Root) (*procFilter, error) {
-	table, err := root.Open("proc")
-	if err != nil {
-		return nil, err
-	}
-	return &procFilter{table: table}, nil
-}
-
-func (f *procFilter) close() { _ = f.table.Close() } // nothing was written
-
-// pids returns the sorted process IDs of the table.
-func (f *procFilter) pids() ([]int, error) {
-	names, err := f.table.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
 }
 
 // canBeServer reports whether the program, the name or the command of a process is that of etcd.

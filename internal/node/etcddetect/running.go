@@ -21,23 +21,23 @@ func (s *hostScan) addProcess(p etcdProcess) {
 		}
 		return
 	}
-	if pod, ok := s.ordinaryPod(p); ok {
-		s.pods = append(s.pods, pod)
+	if ok, dirInfo := s.isOrdinaryPod(p); ok {
+		s.addPod(p, dirInfo)
 		return
 	}
 	found := s.describeProcess(p)
 	if found.isProxy {
 		s.addNote("%s is a v2 proxy and no member: its data directory %s has proxy/ and no member/",
 			found.Where, found.serverDataDir)
-		s.proxyUnits = append(s.proxyUnits, nonempty(found.Unit)...)
+		if unit := s.unitOf(p); unit != nil {
+			unit.isKnown = true
+		}
 		return
 	}
 	// A pod with a host's configuration file can still have its own data; only now is the data
 	// directory known.
 	if s.canBeOrdinaryPod(p) && (found.dirInfo == nil || !s.isHostDir(p, found.serverDataDir, found.dirInfo)) {
-		pod := s.newPodServer(p)
-		pod.dirInfo = found.dirInfo
-		s.pods = append(s.pods, pod)
+		s.addPod(p, found.dirInfo)
 		return
 	}
 	s.found = append(s.found, found)
@@ -47,8 +47,9 @@ func (s *hostScan) addProcess(p etcdProcess) {
 // files of its unit may have changed since it started and only replace what could not be
 // read.
 func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
+	var mounts hostfs.Mounts
 	if !s.root.IsSameDir(p.root) {
-		p.mounts = s.root.Mounts(p.pid)
+		mounts = s.root.Mounts(p.pid)
 	}
 	server := evidence.Server{PID: p.pid, InCluster: p.owner.pod, Problems: slices.Clone(p.unread)}
 	unit := s.unitOf(p)
@@ -61,7 +62,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	if file := p.embeddedConfig(); file != "" {
 		flags = etcdSettings{"config-file": file}
 	}
-	find := func(serverPath string) (string, error) { return s.root.Find(p.root, p.mounts, serverPath) }
+	find := func(serverPath string) (string, error) { return s.root.Find(p.root, mounts, serverPath) }
 	files := p.root
 	if _, err := files.Stat("/"); err != nil {
 		problem := fmt.Sprintf("the files of process %d: %v", p.pid, hostfs.Reason(err))
@@ -110,7 +111,10 @@ func (p *etcdProcess) embeddedConfig() string {
 		return ""
 	}
 	for _, l := range distroLayouts() {
-		for _, file := range l.program.configFiles(p.database.dataDir) {
+		if l.program.config == "" {
+			continue
+		}
+		for _, file := range l.configFiles(p.database.dataDir) {
 			if _, err := p.root.Stat(file); err == nil {
 				return file
 			}

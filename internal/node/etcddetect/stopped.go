@@ -33,7 +33,9 @@ func (s *hostScan) addMention(st *starter, dir memberDir) {
 	at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.hasDir(dir.info) })
 	switch {
 	case at >= 0 && st.kind == podStarter:
-		st.setStaticPod(&s.found[at])
+		if f := &s.found[at]; f.PID != 0 && f.InCluster { // A server outside of all pods stays what it is.
+			f.Source, f.Where = evidence.StaticPod, st.place()
+		}
 		return
 	case at >= 0:
 		s.addUnitInfo(&s.found[at], st)
@@ -117,7 +119,7 @@ func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
 // were found before.
 func (s *hostScan) addDataDirs() {
 	unread := "\x00" // an unreadable directory hides all below it, and is reported once
-	before := distroLayout{dataDirs: s.watchlist.dataDirNames()}
+	before := distroLayout{dataDirs: s.watchlist.names(&s.watchlist.dataDirs)}
 	for _, l := range append(distroLayouts(), before) {
 		for _, dir := range s.dataDirs(l) {
 			if strings.HasPrefix(dir+"/", unread+"/") {

@@ -29,11 +29,7 @@ const (
 // them is parsed: each absolute path in a text is a mention, and a mention leads to the data
 // directory of a member, to another text, or nowhere.
 type texts struct {
-	root hostfs.Root
-	// mayHang reports whether a path is on a file system of a network or of another program, and
-	// mountProblem whether it is on one that is not mounted.
-	mayHang      func(hostPath string) bool
-	mountProblem func(hostPath string) error
+	scan *hostScan
 	// all are in the order in which they were read.
 	all []text
 	// dirs are the directories with the data of a member that the texts mention.
@@ -74,10 +70,7 @@ var (
 
 // readTexts reads files, and what they mention. expand changes the content of these files.
 func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts {
-	t := &texts{
-		root: s.root, mayHang: s.mayHang, mountProblem: s.mountProblem,
-		binds: map[string]string{}, seen: map[string]bool{},
-	}
+	t := &texts{scan: s, binds: map[string]string{}, seen: map[string]bool{}}
 	for depth := 0; depth <= maxTextDepth; depth++ {
 		mentions := dropIns(files)
 		for _, file := range files {
@@ -108,7 +101,7 @@ func unchanged(content string) string { return content }
 // read returns the content of a file without comments, and with continued lines joined.
 func (t *texts) read(file string) string {
 	t.seen[file] = true
-	data, err := t.root.ReadFile(file)
+	data, err := t.scan.root.ReadFile(file)
 	if err != nil {
 		if !hostfs.IsAbsent(err) {
 			t.addUnread(file, err)
@@ -139,10 +132,10 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		return nil
 	}
 	t.seen[mention] = true
-	if err := t.mountProblem(mention); err != nil {
+	if err := t.scan.mountProblem(mention); err != nil {
 		t.addUnread(mention, err)
 	}
-	matches, err := t.root.Glob(mention, t.isSkipped)
+	matches, err := t.scan.root.Glob(mention, t.isSkipped)
 	if err != nil {
 		t.addUnread(mention, err)
 	}
@@ -155,7 +148,7 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		t.absent = append(t.absent, mention)
 	}
 	for _, at := range matches {
-		info, err := t.root.Stat(at)
+		info, err := t.scan.root.Stat(at)
 		switch {
 		case hostfs.IsAbsent(err), errors.Is(err, syscall.ENAMETOOLONG):
 			if isFirst {
@@ -179,7 +172,7 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 
 // isSkipped reports whether a path may hang, and is not followed.
 func (t *texts) isSkipped(name string) bool {
-	if !t.mayHang(name) {
+	if !t.scan.mayHang(name) {
 		return false
 	}
 	t.skip(name + " is on a file system of a network or of another program")
@@ -217,7 +210,7 @@ func isCertificate(file string) bool {
 // programs that contain it place their data.
 func (t *texts) addDir(dir string) {
 	candidates := []string{dir, path.Join(dir, "etcd"), path.Join(dir, "server/db/etcd")}
-	byDefault, err := t.root.Glob(path.Join(dir, "*.etcd"), t.isSkipped)
+	byDefault, err := t.scan.root.Glob(path.Join(dir, "*.etcd"), t.isSkipped)
 	if err != nil {
 		t.addUnread(dir, err)
 	}
@@ -225,11 +218,11 @@ func (t *texts) addDir(dir string) {
 		if t.isSkipped(dir) {
 			continue
 		}
-		has, err := hasMember(t.root, dir)
+		has, err := hasMember(t.scan.root, dir)
 		if err != nil {
 			t.addUnread("the data directory "+dir, err)
 		}
-		if info, err := t.root.Stat(dir); has && err == nil {
+		if info, err := t.scan.root.Stat(dir); has && err == nil {
 			t.dirs = append(t.dirs, memberDir{dir, info})
 		}
 	}
@@ -340,7 +333,7 @@ func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain b
 		}
 		for _, value := range values {
 			at := t.hostPath(value)
-			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.mayHang(at) || !isHost(value) {
+			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.scan.mayHang(at) || !isHost(value) {
 				isCertain = false
 			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
 				dirs = append(dirs, at)
@@ -348,13 +341,4 @@ func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain b
 		}
 	}
 	return dirs, isCertain
-}
-
-// watched returns the texts, and the mentions that may become texts.
-func (t *texts) watched() []string {
-	files := slices.Clone(t.absent)
-	for _, text := range t.all {
-		files = append(files, text.file)
-	}
-	return files
 }

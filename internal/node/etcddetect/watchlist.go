@@ -2,14 +2,13 @@ package etcddetect
 
 import (
 	"path"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
 // maxWatched is the most names in each list of a watchlist. A host has one server or two.
@@ -28,12 +27,8 @@ type watchlist struct {
 	// files are the host's paths, as the others are.
 	files, dataDirs, units []string
 
-	// newTargets and newUnits receive a value when a list grows.
-	newTargets, newUnits chan struct{}
-}
-
-func newWatchlist() *watchlist {
-	return &watchlist{newTargets: make(chan struct{}, 1), newUnits: make(chan struct{}, 1)}
+	// newTargets and newUnits are set when a list grows.
+	newTargets, newUnits loop.Signal
 }
 
 // update adds the places that a scan found.
@@ -43,7 +38,10 @@ func (w *watchlist) update(s *hostScan) {
 		if st.kind == unitStarter {
 			units = append(units, st.name)
 		}
-		files = append(files, st.watched()...)
+		files = append(files, st.absent...)
+		for _, text := range st.all {
+			files = append(files, text.file)
+		}
 	}
 	for _, f := range s.found {
 		if !f.InCluster { // Kubernetes cleans up what a pod leaves
@@ -61,21 +59,20 @@ func (w *watchlist) update(s *hostScan) {
 	defer w.mu.Unlock()
 	hasNewFiles, hasNewDirs := addNames(&w.files, files), addNames(&w.dataDirs, dataDirs)
 	if hasNewFiles || hasNewDirs {
-		notify(w.newTargets)
+		w.newTargets.Notify()
 	}
 	if addNames(&w.units, units) {
-		notify(w.newUnits)
+		w.newUnits.Notify()
 	}
 }
 
 // persistentHostPath returns the host's path for a path of the agent, or "" for a path in a
 // process's own root, which ends with the process.
 func (s *hostScan) persistentHostPath(agentPath string) string {
-	name, below := strings.CutPrefix(agentPath, strings.TrimSuffix(string(s.root), "/")+"/")
-	if !below || strings.HasPrefix(name, "proc/") {
-		return ""
+	if root, name := s.root.Split(agentPath); root == s.root {
+		return name
 	}
-	return "/" + name
+	return ""
 }
 
 // addNames adds the names that a scan found, and reports whether one of them is new. A full list
@@ -99,42 +96,11 @@ func addNames(all *[]string, found []string) (isNew bool) {
 	return isNew
 }
 
-func notify(signal chan<- struct{}) {
-	select {
-	case signal <- struct{}{}:
-	default: // a value is waiting already
-	}
-}
-
-// targets returns the directories to watch for the places in the list.
-func (w *watchlist) targets() []hostfs.Target {
+// names returns the names in one of the lists.
+func (w *watchlist) names(list *[]string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	names := map[string][]string{}
-	for _, file := range w.files {
-		dir := filepath.Dir(file)
-		names[dir] = append(names[dir], filepath.Base(file))
-	}
-	var all []hostfs.Target
-	for dir, files := range names {
-		all = append(all, hostfs.Target{Dir: dir, Names: files})
-	}
-	for _, dir := range w.dataDirs {
-		all = append(all, dataDirTarget(dir))
-	}
-	return all
-}
-
-func (w *watchlist) unitNames() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.units)
-}
-
-func (w *watchlist) dataDirNames() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.dataDirs)
+	return slices.Clone(*list)
 }
 
 // Targets returns the directories that Detect reads, and those of the servers that it found.
@@ -149,33 +115,32 @@ func (d *Detector) Targets() ([]hostfs.Target, <-chan struct{}) {
 		all = append(all, hostfs.Target{Dir: dir, Names: units})
 	}
 	for _, l := range distroLayouts() {
-		files, dirs := l.envFiles, l.dataDirs
 		for _, dir := range l.manifests {
 			all = append(all, hostfs.Target{Dir: dir})
-		}
-		if programDir := l.program.defaultDir; programDir != "" {
-			dirs = append(dirs, path.Join(programDir, l.program.etcdDir))
-		}
-		if l.program.manifests != "" {
-			all = append(all, hostfs.Target{Dir: path.Join(l.program.defaultDir, l.program.manifests)})
 		}
 		if l.program.settings != "" {
 			all = append(all, hostfs.Target{Dir: l.program.settings + ".d"})
 		}
-		for _, file := range slices.Concat(files, nonempty(l.config, l.program.settings)) {
+		for _, file := range slices.Concat(l.envFiles, nonempty(l.config, l.program.settings)) {
 			all = append(all, hostfs.FileTarget(file))
 		}
-		for _, dir := range dirs {
+		for _, dir := range l.dataDirs {
 			all = append(all, dataDirTarget(dir))
 		}
 	}
-	return slices.Concat(all, cgroupTargets(), d.watchlist.targets()), d.watchlist.newTargets
+	for _, file := range d.watchlist.names(&d.watchlist.files) {
+		all = append(all, hostfs.FileTarget(file))
+	}
+	for _, dir := range d.watchlist.names(&d.watchlist.dataDirs) {
+		all = append(all, dataDirTarget(dir))
+	}
+	return append(all, cgroupTargets()...), d.watchlist.newTargets
 }
 
 // Units returns the units of the layouts and those that Detect found. The channel receives a
 // value when there are more.
 func (d *Detector) Units() ([]string, <-chan struct{}) {
-	units := d.watchlist.unitNames()
+	units := d.watchlist.names(&d.watchlist.units)
 	for _, l := range distroLayouts() {
 		units = append(units, l.units...)
 	}
