@@ -3,6 +3,7 @@ package datasearch
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -168,22 +169,17 @@ func isStore(parent, name string) bool {
 	case "overlay", "overlay-containers", "overlay-images", "overlay-layers":
 		return parent == "storage"
 	}
-	return strings.HasPrefix(name, "io.containerd.") || isVolumeOfPod(name)
+	return strings.HasPrefix(name, "io.containerd.") || volumePattern.MatchString(name)
 }
+
+// volumePattern matches a directory with the name of a PersistentVolume, as provisioners give it to
+// the directories that they make: pvc-UID, with more words after it.
+var volumePattern = regexp.MustCompile(`^pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // isContainerDir reports whether docker or podman describes its containers in a directory, which is
 // left out. The root directory of docker can have another name: the walk then finds the files.
 func isContainerDir(parent, name string) bool {
 	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
-}
-
-// isVolumeOfPod reports whether a directory has the name of a PersistentVolume, as provisioners
-// give it to the directories that they make: pvc-UID, with more words after it.
-func isVolumeOfPod(name string) bool {
-	uid, ok := strings.CutPrefix(name, "pvc-")
-	const length = 36
-	return ok && len(uid) >= length && strings.Trim(uid[:length], "0123456789abcdef-") == "" &&
-		strings.Count(uid[:length], "-") == 4
 }
 
 // MayHang reports whether a path of the host is on a file system of a network or of another

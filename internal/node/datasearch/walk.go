@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -243,15 +244,8 @@ func (e dirent) mayBeDir() bool {
 // sequence number and its first index, in 16 hexadecimal digits each (etcd,
 // server/storage/wal/util.go, walName).
 func IsLogFile[T string | []byte](name T) bool {
-	const digits, length = 16, 16 + 1 + 16 + len(".wal")
-	if len(name) != length || name[digits] != '-' || string(name[length-4:]) != ".wal" {
-		return false
-	}
-	for i := range length - len(".wal") {
-		c := name[i]
-		if i != digits && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	const length = 16 + 1 + 16 + len(".wal")
+	return len(name) == length && logPattern.Match([]byte(name))
 }
+
+var logPattern = regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]{16}\.wal$`)
