@@ -10,20 +10,17 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A dataOwner says whose the data in a directory is that nothing on the host names.
-type dataOwner int
+// A dataOwner says in words whose the data in a directory is that nothing on the host names.
+type dataOwner string
 
 const (
 	// ownerUnknown: the lists that would tell are missing, or older than the data.
-	ownerUnknown dataOwner = iota
+	ownerUnknown dataOwner = "unknown"
 	// ownerMember: a member of its cluster that is on this node as far as the EtcdCluster tells.
-	ownerMember
-	// ownerElsewhere: a member that is bound to another Node, so this is a copy.
-	ownerElsewhere
-	// ownerLeft: a member that its cluster no longer lists.
-	ownerLeft
-	// ownerOther: a member of a cluster that Holdfast does not know.
-	ownerOther
+	ownerMember    dataOwner = "a member of this node"
+	ownerElsewhere dataOwner = "which is bound to another node: a copy"
+	ownerLeft      dataOwner = "which has left its cluster"
+	ownerOther     dataOwner = "which no EtcdCluster describes"
 )
 
 // ownerOf returns whose the data in a directory is, by the IDs in its log.
@@ -119,14 +116,9 @@ func describeUnknownData(d evidence.Data, in Inputs) string {
 func describeUnusedData(scan evidence.Scan, in Inputs) []string {
 	var words []string
 	for _, d := range scan.Data {
-		why := map[dataOwner]string{
-			ownerElsewhere: "which is bound to another node: a copy",
-			ownerLeft:      "which has left its cluster",
-			ownerOther:     "which no EtcdCluster describes",
-		}[ownerOf(d, in)]
-		if why != "" {
+		if owner := ownerOf(d, in); owner != ownerUnknown && owner != ownerMember {
 			words = append(words, fmt.Sprintf("%s has unused data of etcd: of member %s of cluster %s, %s",
-				printable.Line(d.Dir), d.Ref.Member, d.Ref.Cluster, why))
+				printable.Line(d.Dir), d.Ref.Member, d.Ref.Cluster, owner))
 		}
 	}
 	return words
