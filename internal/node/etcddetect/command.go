@@ -2,6 +2,7 @@ package etcddetect
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -103,29 +104,12 @@ func isOtherMode(args []string) bool {
 // etcd-v3.5.12 or etcd-v3.5.12-linux-amd64. Any other word after the name makes another
 // program: etcdctl, etcd-backup, etcd_exporter.
 func isServerName(name string) bool {
-	rest, ok := strings.CutPrefix(name, "etcd")
-	if !ok {
-		return false
-	}
-	parts := strings.FieldsFunc(rest, func(r rune) bool { return r == '-' || r == '_' || r == '+' })
-	return !slices.ContainsFunc(parts, func(part string) bool { return !isVersionPart(part) })
+	return strings.HasPrefix(name, "etcd") && serverPattern.MatchString(name) // thousands have other names
 }
 
-// isVersionPart reports whether a part of a name is a version (v3, 3.5.12, rc.1, k3s1) or a
-// platform.
-func isVersionPart(part string) bool {
-	for _, prefix := range []string{"v", "rc", "alpha", "beta", "k3s"} {
-		if rest, ok := strings.CutPrefix(part, prefix); ok {
-			return isNumber(strings.TrimPrefix(rest, "."))
-		}
-	}
-	platforms := []string{"linux", "amd64", "x86", "arm64", "arm", "aarch64", "ppc64le", "s390x"}
-	return isNumber(part) || slices.Contains(platforms, part)
-}
-
-func isNumber(text string) bool {
-	return text != "" && text[0] >= '0' && text[0] <= '9' && strings.Trim(text, "0123456789.") == ""
-}
+// serverPattern matches etcd with versions (v3, 3.5.12, rc.1, k3s1) and platforms.
+var serverPattern = regexp.MustCompile(`^etcd(?:[-_+]*(?:` +
+	`(?:(?:v|rc|alpha|beta|k3s)\.?)?[0-9][0-9.]*|linux|amd64|x86|arm64|arm|aarch64|ppc64le|s390x)(?:[-_+]|$))*[-_+]*$`)
 
 func isEngine(base string) bool {
 	return slices.Contains([]string{"docker", "podman", "nerdctl", "ctr", "rkt", "crictl"}, base)
