@@ -163,29 +163,36 @@ func (f *detectedServer) setOld() {
 	}
 }
 
-// inspectDataDir checks the data directory for a member, and replaces its path by the
-// agent's.
-func (f *detectedServer) inspectDataDir(files hostfs.Root, find pathFinder) {
-	serverPath := f.Config.DataDir
-	if f.serverDataDir = serverPath; serverPath == "" {
+// addDataDir adds what inspectDataDir finds, or its error as a problem.
+func (f *detectedServer) addDataDir(files hostfs.Root, find pathFinder) {
+	if f.Config.DataDir == "" {
 		return
 	}
+	if err := f.inspectDataDir(files, find); err != nil {
+		f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", f.serverDataDir, hostfs.Reason(err)))
+	}
+}
+
+// inspectDataDir checks the data directory for a member, and replaces its path by the
+// agent's.
+func (f *detectedServer) inspectDataDir(files hostfs.Root, find pathFinder) error {
+	serverPath := f.Config.DataDir
+	f.serverDataDir = serverPath
 	if agentPath, err := find(serverPath); err == nil {
 		f.Config.DataDir = agentPath
 	}
 	var err error
 	if f.dirInfo, err = files.Stat(serverPath); err != nil && !hostfs.IsAbsent(err) {
-		f.addDataDirProblem(err)
-		return
+		return err
 	}
 	has, err := hasMember(files, serverPath)
 	if err != nil {
-		f.addDataDirProblem(err)
-		return
+		return err
 	}
 	f.HasData = &has
 	f.isProxy = isProxyDir(files, serverPath)
 	f.readLog(files, serverPath)
+	return nil
 }
 
 // readLog reads the member from the log of the data directory, or from that in another directory.
@@ -207,10 +214,6 @@ func isProxyDir(files hostfs.Root, dir string) bool {
 	_, notMember := files.Stat(filepath.Join(dir, "member"))
 	_, err := files.Stat(filepath.Join(dir, "proxy"))
 	return hostfs.IsAbsent(notMember) && err == nil
-}
-
-func (f *detectedServer) addDataDirProblem(err error) {
-	f.Problems = append(f.Problems, fmt.Sprintf("the data directory %s: %v", f.serverDataDir, hostfs.Reason(err)))
 }
 
 // hasMember reports whether a data directory contains a member. k0s and k3s check the same

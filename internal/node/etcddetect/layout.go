@@ -40,10 +40,10 @@ type distroLayout struct {
 // configFiles returns the configuration files that the layout may have for a server on a data
 // directory.
 func (l distroLayout) configFiles(dataDir string) []string {
-	if l.program.config == "" {
+	if l.program.settings == "" {
 		return nonempty(l.config)
 	}
-	return []string{path.Join(dataDir, l.program.config), l.config}
+	return []string{path.Join(dataDir, path.Base(l.config)), l.config}
 }
 
 // A clientCert is a client certificate by its path relative to the server's certificate. The
@@ -84,8 +84,10 @@ func distroLayouts() []distroLayout {
 			units:        []string{"k3s.service"},
 			dataDirs:     []string{"/var/lib/rancher/k3s/server/db/etcd"},
 			config:       "/var/lib/rancher/k3s/server/db/etcd/config",
-			program:      rancherProgram("k3s", ""),
-			clients:      []clientCert{{"server-ca.crt", "client.crt"}},
+			program: parentProgram{
+				name: "k3s", role: "server", settings: "/etc/rancher/k3s/config.yaml", etcdDir: "server/db/etcd",
+			},
+			clients: []clientCert{{"server-ca.crt", "client.crt"}},
 		},
 		{
 			name:         "RKE2",
@@ -94,7 +96,10 @@ func distroLayouts() []distroLayout {
 			dataDirs:     []string{"/var/lib/rancher/rke2/server/db/etcd"},
 			config:       "/var/lib/rancher/rke2/server/db/etcd/config",
 			manifests:    []string{"/var/lib/rancher/rke2/agent/pod-manifests"},
-			program:      rancherProgram("rke2", "agent/pod-manifests"),
+			program: parentProgram{
+				name: "rke2", role: "server", settings: "/etc/rancher/rke2/config.yaml", etcdDir: "server/db/etcd",
+				manifests: "agent/pod-manifests",
+			},
 		},
 		{
 			name:         "k0s",
@@ -210,23 +215,14 @@ func (l distroLayout) hasManifestBeside(dir string) bool {
 type parentProgram struct {
 	// name and role are as in `k3s server`.
 	name, role string
-	// settings is the YAML file that may set --data-dir.
+	// settings is the YAML file that may set --data-dir. A program with such a file writes etcd's
+	// configuration into its data directory. --etcd-arg of k3s and RKE2 goes into the one in the
+	// default directory, and can move the data.
 	settings string
-	// etcdDir is etcd's data directory below the program's, and config the name of etcd's
-	// configuration in it. --etcd-arg of k3s and RKE2 goes into the one in the default directory, and
-	// can move the data.
-	etcdDir, config string
+	// etcdDir is etcd's data directory below the program's.
+	etcdDir string
 	// manifests is the directory of static pods below the program's data directory.
 	manifests string
-}
-
-// rancherProgram returns k3s, which contains etcd, or RKE2, which is k3s with etcd in a
-// static pod.
-func rancherProgram(name, manifests string) parentProgram {
-	return parentProgram{
-		name: name, role: "server", settings: "/etc/rancher/" + name + "/config.yaml",
-		etcdDir: "server/db/etcd", config: "config", manifests: manifests,
-	}
 }
 
 // programOf returns the program that a unit runs by its name, or nil. The installers of k3s and

@@ -101,10 +101,7 @@ func isRuntimeUnit(name string) bool {
 // libpod-<id>.scope, cri-containerd-<id>.scope, crio-<id>.scope, or an ID alone below the
 // engine's directory.
 func isContainerGroup(name string) bool {
-	for _, engine := range []string{"docker-", "libpod-", "cri-containerd-", "crio-", "nerdctl-"} {
-		if strings.HasPrefix(name, engine) {
-			return true
-		}
-	}
-	return len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
+	engines := []string{"docker-", "libpod-", "cri-containerd-", "crio-", "nerdctl-"}
+	isOf := func(engine string) bool { return strings.HasPrefix(name, engine) }
+	return slices.ContainsFunc(engines, isOf) || len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
 }

@@ -86,7 +86,7 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 		}
 	}
 	found := detectedServer{Server: server, cgroups: p.cgroups}
-	found.inspectDataDir(files, find)
+	found.addDataDir(files, find)
 	found.Config.File = s.existingPath(find, loaded["config-file"])
 	found.Credentials = s.credentials(loaded, envOrigin, find)
 	found.Source, found.Where = evidence.Process, fmt.Sprintf("%s process %d", p.program, p.pid)
@@ -111,7 +111,7 @@ func (p *etcdProcess) embeddedConfig() string {
 		return ""
 	}
 	for _, l := range distroLayouts() {
-		if l.program.config == "" {
+		if l.program.settings == "" {
 			continue
 		}
 		for _, file := range l.configFiles(p.database.dataDir) {

@@ -51,7 +51,7 @@ func (s *hostScan) addMention(st *starter, dir memberDir) {
 	loaded, envFile, _ := s.settingsOf(st) // the data proves the member
 	found.Config = loaded.config("", false)
 	found.Config.DataDir = dir.path
-	found.inspectDataDir(s.root, s.root.Resolve)
+	found.addDataDir(s.root, s.root.Resolve)
 	if s.isCopy(found) {
 		return
 	}
@@ -134,31 +134,21 @@ func (s *hostScan) addDataDirs() {
 }
 
 func (s *hostScan) addDataDir(l distroLayout, dir string) error {
-	info, err := s.root.Stat(dir)
-	if hostfs.IsAbsent(err) {
-		return s.mountProblem(dir)
-	}
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.hasDir(info) }) {
-		return nil
-	}
-	has, err := hasMember(s.root, dir)
-	if err != nil {
-		return err
-	}
-	if !has {
-		return s.mountProblem(dir)
-	}
-	found := detectedServer{dirInfo: info, Server: evidence.Server{
-		Source: evidence.DataDirectory, Where: "data directory " + dir, HasData: &has,
+	found := detectedServer{Server: evidence.Server{
+		Source: evidence.DataDirectory, Where: "data directory " + dir, Config: evidence.Config{DataDir: dir},
 	}}
+	err := found.inspectDataDir(s.root, s.root.Resolve)
+	switch {
+	case slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.hasDir(found.dirInfo) }):
+		return nil
+	case err != nil:
+		return err
+	case !*found.HasData:
+		return s.mountProblem(dir)
+	}
 	s.addConfig(&found, l.configFiles(dir))
 	found.readLog(s.root, dir)
-	found.serverDataDir = dir
 	isSure := true
-	found.Config.DataDir = s.existingPath(s.root.Resolve, dir)
 	for _, st := range s.starters {
 		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name })
 		if slices.Contains(l.units, st.name) && !hasOther {
