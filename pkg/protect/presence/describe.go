@@ -108,16 +108,15 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			"shows that neither its server nor its data is here", ref.Member)
 	}
 	fact := fmt.Sprintf("no server and no data of member %s was found; the node stays protected until ", ref.Member)
-	with, without := otherLists(ref, in)
-	finders := findersOf(ref, in)
+	with, isHealthy, without, finders := otherReports(ref, in)
 	switch {
 	case len(with)+len(without) == 0:
 		return fact + fmt.Sprintf("another node reports a confirmed member list without the member: check that the agents "+
 			"of the other etcd nodes run; if the cluster no longer exists, delete its object (%s)", retirement(ref.Cluster, in))
 	case len(with) == 0:
 		return fact + fmt.Sprintf("the webhook's leader has a new list without the member from node %s, within a minute",
-			nodesOf(without, " or "))
-	case len(without) == 0 && isHealthyIn(with, ref.Member):
+			strings.Join(without, " or "))
+	case len(without) == 0 && isHealthy:
 		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. " +
 			"If it runs on " +
 			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
@@ -131,7 +130,8 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			"the agent does not know; then: etcdctl member remove %s, or %s", ref.Member, retirement(ref.Cluster, in))
 	}
 	return fact + fmt.Sprintf("no new list contains the member: the list of node %s does, that of node %s does not; "+
-		"check that the agents of these nodes run", nodesOf(with, ", "), nodesOf(without, ", "))
+		"check that the agents of these nodes run", strings.Join(with, ", "),
+		strings.Join(without, ", "))
 }
 
 // retirement returns the commands that delete the EtcdCluster of a cluster that no longer exists.
@@ -144,47 +144,27 @@ func retirement(id v1alpha1.ClusterID, in Inputs) string {
 		in.Node, observation.AnnouncementAnnotation, command)
 }
 
-// findersOf returns the other Nodes whose agents find the server or the data of a member.
-func findersOf(ref evidence.MemberRef, in Inputs) (nodes []string) {
-	if c := clusterOf(ref, in); c != nil {
-		for _, o := range c.Observations {
-			if o.Node != in.Node && observation.Finds(o, ref.Member) {
-				nodes = append(nodes, o.Node)
-			}
-		}
-	}
-	return nodes
-}
-
-// isHealthyIn reports whether a list proves the member healthy.
-func isHealthyIn(lists []v1alpha1.Observation, id v1alpha1.MemberID) bool {
-	return slices.ContainsFunc(lists, func(o v1alpha1.Observation) bool {
-		m, isListed := observation.FindMember(o, id)
-		return isListed && m.Healthy
-	})
-}
-
-func nodesOf(lists []v1alpha1.Observation, separator string) string {
-	return printable.Join(lists, separator, func(o v1alpha1.Observation) string { return o.Node })
-}
-
-// otherLists returns the last confirmed lists of other nodes that contain a member, and those that
-// do not.
-func otherLists(ref evidence.MemberRef, in Inputs) (with, without []v1alpha1.Observation) {
-	c := clusterOf(ref, in)
-	if c == nil {
-		return nil, nil
-	}
+// otherReports returns which other nodes have a last confirmed list that contains a member, whether
+// one of these lists proves it healthy, which have a list without it, and on which nodes the agent
+// finds the server or the data of the member.
+func otherReports(ref evidence.MemberRef, in Inputs) (with []string, isHealthy bool, without, finders []string) {
+	c := clusterOf(ref, in) // it binds the member
 	for _, o := range observation.Confirmed(observation.Accepted(c)) {
+		m, isListed := observation.FindMember(o, ref.Member)
 		switch {
 		case o.Node == in.Node:
-		case observation.IsListed(o, ref.Member):
-			with = append(with, o)
+		case isListed:
+			with, isHealthy = append(with, o.Node), isHealthy || m.Healthy
 		default:
-			without = append(without, o)
+			without = append(without, o.Node)
 		}
 	}
-	return with, without
+	for _, o := range c.Observations {
+		if o.Node != in.Node && observation.Finds(o, ref.Member) {
+			finders = append(finders, o.Node)
+		}
+	}
+	return with, isHealthy, without, finders
 }
 
 // describeProblems returns what is wrong with a found server, for the condition's message. ref is
