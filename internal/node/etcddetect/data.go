@@ -75,15 +75,11 @@ func isRecent(segment fs.FileInfo) bool {
 }
 
 // isInUse reports whether a server has this data directory, or this log. logInfo is nil if the log
-// cannot be read.
+// cannot be read: nil is the same file as no other.
 func (s *hostScan) isInUse(dir string, logInfo fs.FileInfo) bool {
-	info, err := s.root.Stat(dir)
-	isSame := func(a, b fs.FileInfo) bool { return a != nil && b != nil && os.SameFile(a, b) }
-	if err != nil {
-		info = nil
-	}
+	info, _ := s.root.Stat(dir)
 	return slices.ContainsFunc(slices.Concat(s.found, s.pods), func(f detectedServer) bool {
-		return isSame(f.dirInfo, info) || isSame(f.logInfo, logInfo)
+		return f.hasDir(info) || os.SameFile(f.logInfo, logInfo)
 	})
 }
 

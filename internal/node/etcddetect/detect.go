@@ -6,8 +6,8 @@
 // members.
 //
 // The steps of a scan are in detect.go. A server that runs comes from process.go (which
-// processes), running.go (its description), owner.go (its cgroups) and pods.go (ordinary pods,
-// which do not count). One that does not run comes from stopped.go, by what the units, static pods
+// processes), running.go (its description, and ordinary pods, which do not count) and owner.go (its
+// cgroups). One that does not run comes from stopped.go, by what the units, static pods
 // and services of starter.go mention in their texts, which texts.go reads. data.go reads the member
 // in a data directory, and adds the data that a search of the local disks found; starter.go adds
 // what may start a server on it. command.go tells servers from tools. layout.go contains what
@@ -152,9 +152,7 @@ func (f *detectedServer) setUnit(name string) {
 }
 
 // hasDir reports whether a directory is the data directory of the server.
-func (f *detectedServer) hasDir(info fs.FileInfo) bool {
-	return f.dirInfo != nil && os.SameFile(f.dirInfo, info)
-}
+func (f *detectedServer) hasDir(info fs.FileInfo) bool { return os.SameFile(f.dirInfo, info) }
 
 // setOld sets the old data of a stopped server. Its files name no other place for its data.
 func (f *detectedServer) setOld() {

@@ -240,7 +240,7 @@ func programOf(unit string) *parentProgram {
 // the settings of its program mention.
 func (s *hostScan) dataDirs(l distroLayout) []string {
 	dirs := slices.Clone(l.dataDirs)
-	settings := s.readTexts(unchanged, nonempty(l.config, l.program.settings)...)
+	settings := s.readTexts("", nonempty(l.config, l.program.settings)...)
 	for _, dir := range settings.dirs {
 		dirs = append(dirs, dir.path)
 	}

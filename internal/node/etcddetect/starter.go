@@ -28,8 +28,6 @@ type starter struct {
 	kind starterKind
 	// name is that of the unit, or the file of the static pod or service.
 	name string
-	// files are the unit file and its drop-ins, or the files of the static pod or service.
-	files []string
 	// commands are the commands of the unit, in words.
 	commands [][]string
 	// program is the program that contains etcd, if the unit is one of its own, or nil.
@@ -44,9 +42,7 @@ func (s *hostScan) addUnits() {
 	s.unknown = append(s.unknown, unread...)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		own := files[name]
-		unit := &starter{kind: unitStarter, name: name, files: own, program: programOf(name)}
-		expand := func(content string) string { return expandSpecifiers(name, content) }
-		unit.texts = s.readTexts(expand, own...)
+		unit := &starter{kind: unitStarter, name: name, program: programOf(name), texts: s.readTexts(name, own...)}
 		for _, text := range unit.all[:len(own)] {
 			unit.addCommands(text.content)
 		}
@@ -241,7 +237,7 @@ func (s *hostScan) knownPlaces(st *starter) (dirs, reasons []string) {
 
 // settingsOf returns the settings in the texts of a starter, and its file with variables.
 func (s *hostScan) settingsOf(st *starter) (loaded etcdSettings, envFile string, err error) {
-	flags, env, envFile := st.settings(st.files)
+	flags, env, envFile := st.settings()
 	if dir := env["ssl-dir"]; dir != "" {
 		st.binds["/etc/ssl/certs"] = dir
 	}
@@ -283,9 +279,8 @@ func (s *hostScan) addServices() {
 			if info, err := s.root.Stat(file); err == nil && info.IsDir() {
 				files = []string{path.Join(file, "run")}
 			}
-			s.starters = append(s.starters, &starter{
-				kind: serviceStarter, name: file, files: files, texts: s.readTexts(unchanged, files...),
-			})
+			found := &starter{kind: serviceStarter, name: file, texts: s.readTexts("", files...)}
+			s.starters = append(s.starters, found)
 		}
 	}
 }
@@ -336,7 +331,7 @@ func (s *hostScan) addStaticPods() {
 				continue
 			}
 			file := path.Join(dir, entry.Name())
-			pod := &starter{kind: podStarter, name: file, files: []string{file}, texts: s.readTexts(unchanged, file)}
+			pod := &starter{kind: podStarter, name: file, texts: s.readTexts("", file)}
 			switch {
 			case strings.Contains(entry.Name()+pod.all[0].content, "etcd"):
 				s.starters = append(s.starters, pod)

@@ -18,7 +18,7 @@ func (s *hostScan) addStopped() {
 			s.addUnitInfo(&s.found[at], st)
 			continue
 		}
-		_, env, _ := st.settings(st.files)
+		_, env, _ := st.settings()
 		for _, dir := range st.dirs {
 			if st.isServer() || dir.path == env["data-dir"] {
 				s.addMention(st, dir)

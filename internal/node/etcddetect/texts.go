@@ -30,6 +30,8 @@ const (
 // directory of a member, to another text, or nowhere.
 type texts struct {
 	scan *hostScan
+	// files are the unit file and its drop-ins, or the files of the static pod or service.
+	files []string
 	// all are in the order in which they were read.
 	all []text
 	// dirs are the directories with the data of a member that the texts mention.
@@ -68,17 +70,18 @@ var (
 	commentPattern = regexp.MustCompile(`(?m)^[ \t]*[#;].*\n?`)
 )
 
-// readTexts reads files, and what they mention. expand changes the content of these files.
-func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts {
-	t := &texts{scan: s, binds: map[string]string{}, seen: map[string]bool{}}
+// readTexts reads files, and what they mention. unit is the unit to which these files belong, or "".
+func (s *hostScan) readTexts(unit string, files ...string) *texts {
+	t := &texts{scan: s, files: files, binds: map[string]string{}, seen: map[string]bool{}}
 	for depth := 0; depth <= maxTextDepth; depth++ {
 		mentions := dropIns(files)
 		for _, file := range files {
 			content := t.read(file)
-			if depth == 0 {
-				content = expand(content)
-			} else if strings.Contains(content, "\x00") {
+			switch {
+			case depth > 0 && strings.Contains(content, "\x00"):
 				continue // a program
+			case depth == 0 && unit != "":
+				content = expandSpecifiers(unit, content)
 			}
 			t.all = append(t.all, text{file, content})
 			for _, found := range bindPattern.FindAllStringSubmatch(content, -1) {
@@ -96,17 +99,12 @@ func (s *hostScan) readTexts(expand func(string) string, files ...string) *texts
 	return t
 }
 
-func unchanged(content string) string { return content }
-
 // read returns the content of a file without comments, and with continued lines joined.
 func (t *texts) read(file string) string {
 	t.seen[file] = true
 	data, err := t.scan.root.ReadFile(file)
-	if err != nil {
-		if !hostfs.IsAbsent(err) {
-			t.addUnread(file, err)
-		}
-		return ""
+	if err != nil && !hostfs.IsAbsent(err) {
+		t.addUnread(file, err)
 	}
 	content := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(data))
 	return strings.ReplaceAll(commentPattern.ReplaceAllString(content, ""), "\\\n", " ")
@@ -268,10 +266,10 @@ var (
 const valuePattern = `\\?["']*([^\s"'\\]+)`
 
 // settings returns the flags and the variables of etcd in the texts, and the last file with
-// variables that is not one of files. The last value of a setting counts. A value with a part that
+// variables that is not one of the first. The last value of a setting counts. A value with a part that
 // only a running shell or systemd knows is left out. In a text with a container engine, a name can
 // be that of the container.
-func (t *texts) settings(files []string) (flags, env etcdSettings, envFile string) {
+func (t *texts) settings() (flags, env etcdSettings, envFile string) {
 	flags, variables := etcdSettings{}, map[string]string{}
 	for _, text := range t.all {
 		for _, found := range flagPattern.FindAllStringSubmatch(text.content, -1) {
@@ -285,7 +283,7 @@ func (t *texts) settings(files []string) (flags, env etcdSettings, envFile strin
 				variables[variable[1]] = variable[2]
 			}
 		}
-		if len(found) > 0 && !slices.Contains(files, text.file) {
+		if len(found) > 0 && !slices.Contains(t.files, text.file) {
 			envFile = text.file
 		}
 	}

@@ -192,14 +192,14 @@ func (r Root) Split(agentPath string) (root Root, name string) {
 	return r, r.HostPath(agentPath)
 }
 
-// IsSameFile reports whether two paths below the root are the same file.
-func (r Root) IsSameFile(a, b string) bool {
-	first, err := r.Stat(a)
+// IsSameFile reports whether a path below the root is the same file as one below another root.
+func (r Root) IsSameFile(name string, other Root, otherName string) bool {
+	info, err := r.Stat(name)
 	if err != nil {
 		return false
 	}
-	second, err := r.Stat(b)
-	return err == nil && os.SameFile(first, second)
+	otherInfo, err := other.Stat(otherName)
+	return err == nil && os.SameFile(info, otherInfo)
 }
 
 // HostPath returns the host's own path for a path of the agent, for messages.
@@ -337,7 +337,7 @@ func (r Root) Find(files Root, mounts Mounts, serverPath string) (agentPath stri
 	}
 	found, err := files.Stat(serverPath)
 	if IsAbsent(err) {
-		if candidate, err := r.Resolve(serverPath); err == nil && r.IsSameDir(files) {
+		if candidate, err := r.Resolve(serverPath); err == nil && r.IsSameFile("/", files, "/") {
 			return candidate, nil
 		}
 		return inside, nil
@@ -355,16 +355,6 @@ func (r Root) Find(files Root, mounts Mounts, serverPath string) (agentPath stri
 		}
 	}
 	return inside, nil
-}
-
-// IsSameDir reports whether two roots are the same directory.
-func (r Root) IsSameDir(other Root) bool {
-	own, err := os.Stat(string(r))
-	if err != nil {
-		return false
-	}
-	info, err := os.Stat(string(other))
-	return err == nil && os.SameFile(own, info)
 }
 
 // outside returns the host's path for a path of the process's namespace without links. The
