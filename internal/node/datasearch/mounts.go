@@ -183,18 +183,36 @@ func isContainerDir(parent, name string) bool {
 }
 
 // MayHang reports whether a path of the host is on a file system of a network or of another
-// program, or below one, also by a link. Access to such a path may never return. MayHang touches no
-// such path.
+// program, or below one, also by a link. Access to such a path may never return.
 func (m Mounts) MayHang(hostPath string) bool {
-	if m.Err != nil {
-		return true
+	return m.Err != nil || m.firstOf(hostPath, m.isForeign) != ""
+}
+
+// Missing returns a function. For a path of the host, that returns the expected directory on which
+// nothing is mounted and to which, or below which, the path leads, also by a link, or "".
+func (m Mounts) Missing(expected []string) (missing func(hostPath string) string) {
+	isMissing := map[string]bool{}
+	for _, dir := range expected {
+		_, isMounted := m.at(dir)
+		isMissing[dir] = !isMounted
 	}
+	return func(hostPath string) string {
+		return m.firstOf(hostPath, func(dir string) bool { return isMissing[dir] })
+	}
+}
+
+// firstOf returns the first wanted directory on the way of a path of the host, or "". It touches no
+// path that may hang.
+func (m Mounts) firstOf(hostPath string, isWanted func(hostDir string) bool) string {
 	at, rest := "/", splitPath(hostPath) // at has no links
 	for links := 0; len(rest) > 0 && links <= maxLinks; {
 		next := filepath.Join(at, rest[0])
 		rest = rest[1:]
+		if isWanted(next) {
+			return next
+		}
 		if m.isForeign(next) {
-			return true
+			return ""
 		}
 		target, err := os.Readlink(filepath.Join(m.root, next))
 		if err != nil {
@@ -206,7 +224,7 @@ func (m Mounts) MayHang(hostPath string) bool {
 		}
 		rest = append(splitPath(target), rest...)
 	}
-	return false
+	return ""
 }
 
 func splitPath(name string) []string {
@@ -218,12 +236,4 @@ func splitPath(name string) []string {
 func (m Mounts) isForeign(hostDir string) bool {
 	at, ok := m.at(hostDir)
 	return ok && !at.isLocal() && strings.HasPrefix(at.device, "0:") && at.fsType != "overlay"
-}
-
-// Missing returns those of the directories of the host on which nothing is mounted.
-func (m Mounts) Missing(hostDirs []string) []string {
-	return slices.DeleteFunc(hostDirs, func(dir string) bool {
-		_, ok := m.at(dir)
-		return ok
-	})
 }

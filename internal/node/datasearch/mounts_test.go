@@ -137,9 +137,23 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
-func TestMissingMounts(t *testing.T) {
-	require.Equal(t, []string{"/nowhere"}, ReadMounts("/").Missing([]string{"/proc", "/nowhere"}))
-	require.Equal(t, []string{"/proc"}, ReadMounts("/nowhere").Missing([]string{"/proc"}), "that of the host")
+// TestMissing: a directory on which nothing is mounted is on the way of a path, also by a link.
+func TestMissing(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Symlink("/data/etcd", filepath.Join(root, "link")))
+	require.NoError(t, os.Symlink("/nfs/x", filepath.Join(root, "hang")))
+	mounts := ReadMounts(hostfs.Root(root))
+	require.NoError(t, mounts.Err)
+	mounts.last[filepath.Join(root, "nfs")] = mount{fsType: "nfs", device: "0:25"}
+	missing := mounts.Missing([]string{"/data", "/proc", "/nfs/x/y"})
+	for name, want := range map[string]string{
+		"/data": "/data", "/data/etcd": "/data", "/link/member": "/data", "/data2": "", "/": "",
+		"/proc/1": "/proc", // of the host, not of the agent
+		"/hang/y": "",      // which is not touched
+	} {
+		require.Equal(t, want, missing(name), name)
+	}
+	require.Empty(t, ReadMounts("/").Missing([]string{"/proc"})("/proc/1"))
 }
 
 // TestManyMounts checks that the work for a node with thousands of mounts of pods and containers

@@ -87,11 +87,12 @@ type hostScan struct {
 	*Detector
 	// mayHang is that of the mounts: texts must not lead to such a path.
 	mayHang func(hostPath string) bool
-	// notMounted are the directories of file systems that the host is to mount and has not.
-	notMounted []string
-	starters   []*starter
-	found      []detectedServer
-	data       []evidence.Data
+	// missingMount returns the directory on which the host has not mounted what it is to mount, and
+	// which a path leads to, or "".
+	missingMount func(hostPath string) string
+	starters     []*starter
+	found        []detectedServer
+	data         []evidence.Data
 	// containerDirs are those that the search of the local disks found.
 	containerDirs []string
 	// isSearching is set while the first search of the local disks has not ended.
@@ -103,7 +104,9 @@ type hostScan struct {
 
 func (d *Detector) newScan() *hostScan {
 	mounts := datasearch.ReadMounts(d.root)
-	s := &hostScan{Detector: d, mayHang: mounts.MayHang, notMounted: mounts.Missing(systemd.MountPoints(d.root))}
+	s := &hostScan{
+		Detector: d, mayHang: mounts.MayHang, missingMount: mounts.Missing(systemd.MountPoints(d.root)),
+	}
 	if mounts.Err != nil {
 		s.addUnknown("the mounts of the host: %v", hostfs.Reason(mounts.Err))
 	}
@@ -112,10 +115,8 @@ func (d *Detector) newScan() *hostScan {
 
 // mountProblem returns an error if a path is on a file system that is not mounted.
 func (s *hostScan) mountProblem(name string) error {
-	for _, dir := range s.notMounted {
-		if hostfs.IsBelow(name, dir) {
-			return fmt.Errorf("nothing is mounted on %s", dir)
-		}
+	if dir := s.missingMount(name); dir != "" {
+		return fmt.Errorf("nothing is mounted on %s", dir)
 	}
 	return nil
 }

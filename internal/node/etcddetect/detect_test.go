@@ -239,6 +239,12 @@ func TestDetectStopped(t *testing.T) {
 				"the data directory /var/lib/rancher/rke2/server/db/etcd: nothing is mounted on /var/lib/rancher",
 			},
 		},
+		"link of a layout to a disk that is not mounted": {
+			host: hosttest.Files{
+				"/var/lib/etcd": "-> ../../srv/disk/etcd", "/run/systemd/generator/srv-disk.mount": "[Mount]\n",
+			},
+			unknown: []string{"the data directory /var/lib/etcd: nothing is mounted on /srv/disk"},
+		},
 		"unreadable instances": {
 			host: hosttest.Files{
 				"/etc/systemd/system/etcd@.service": service("ExecStart=/usr/bin/etcd --data-dir=/data/%i"), "/data": hosttest.Loop,

@@ -150,6 +150,10 @@ func stoppedWays() map[string]stoppedWay {
 			dir + "/srv-etcd\\x2ddisk.mount": "[Mount]\n",
 		})
 	}
+	add("link to a disk that is not mounted", "/mnt/x/data", false, hosttest.Files{
+		etcdUnit:    serviceOf("ExecStart=/usr/bin/etcd --data-dir=/opt/etcd/data"),
+		"/opt/etcd": "-> /srv/disk/etcd", "/run/systemd/generator/srv-disk.mount": "[Mount]\n",
+	})
 	addTemplates(add)
 	addPrograms(add)
 	return ways
