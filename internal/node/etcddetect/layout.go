@@ -244,12 +244,10 @@ func (s *hostScan) dataDirs(l distroLayout) []string {
 	for _, dir := range settings.dirs {
 		dirs = append(dirs, dir.path)
 	}
-	if l.program.settings == "" {
-		return dirs
-	}
 	reasons := settings.unread
 	if _, isCertain := settings.places(func(string) bool { return true }); !isCertain && len(reasons) == 0 {
-		reasons = []string{"set data-dir in " + l.program.settings + " to an absolute path on a local disk"}
+		file := cmp.Or(l.program.settings, l.config)
+		reasons = []string{"set data-dir in " + file + " to an absolute path on a local disk"}
 	}
 	for _, reason := range reasons {
 		s.addUnknown("the data directory of %s: %s", l.name, reason)

@@ -302,15 +302,32 @@ func TestManyTexts(t *testing.T) {
 	}
 }
 
-// TestProgramOnNetwork has k3s without a unit, whose settings name a data directory that may hang.
-func TestProgramOnNetwork(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{"/etc/rancher/k3s/config.yaml": "data-dir: /mnt/nfs/k3s\n"})
-	s := New(hostfs.Root(root), nil).newScan()
-	s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
-	s.addDataDirs()
-	require.Equal(t, []string{
-		"the data directory of k3s: set data-dir in /etc/rancher/k3s/config.yaml to an absolute path on a local disk",
-	}, s.unknown)
+// TestSettingsOfLayout has settings of a layout that do not lead to the data of its server.
+func TestSettingsOfLayout(t *testing.T) {
+	const k3s, snap = "/etc/rancher/k3s/config.yaml", "/var/snap/etcd/common/etcd.conf.yml"
+	const advice = "set data-dir in %s to an absolute path on a local disk"
+	for name, c := range map[string]struct{ file, text, want string }{
+		"k3s on a network":  {k3s, "data-dir: /mnt/nfs/k3s\n", "k3s: " + fmt.Sprintf(advice, k3s)},
+		"k3s, unreadable":   {k3s, hosttest.Loop, "k3s: " + k3s + ": too many levels of symbolic links"},
+		"snap on a network": {snap, "data-dir: /mnt/nfs/etcd\n", "snap: " + fmt.Sprintf(advice, snap)},
+		"snap, relative":    {snap, "data-dir: etcd\n", "snap: " + fmt.Sprintf(advice, snap)},
+		"snap, unreadable":  {snap, hosttest.Loop, "snap: " + snap + ": too many levels of symbolic links"},
+		"snap, not mounted": {snap, "data-dir: /disk/etcd\n", "snap: /disk/etcd: nothing is mounted on /disk"},
+		"snap, no data":     {snap, "data-dir: /data/etcd\n", ""},
+		"snap, default":     {snap, "name: n1\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := hosttest.New(t, hosttest.Files{c.file: c.text, "/run/systemd/generator/disk.mount": "[Mount]\n"})
+			s := New(hostfs.Root(root), nil).newScan()
+			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
+			s.addDataDirs()
+			if c.want == "" {
+				require.Empty(t, s.unknown)
+				return
+			}
+			require.Equal(t, []string{"the data directory of " + c.want}, s.unknown)
+		})
+	}
 }
 
 // TestMentions has units that mention more than one directory.
