@@ -268,6 +268,26 @@ func TestMentionOnNetwork(t *testing.T) {
 	}
 }
 
+// TestPatternOfShell: a pattern in a script matches the file systems of the kernel, which do not
+// make a host unknown whose data directory is known.
+func TestPatternOfShell(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		etcdUnit:         serviceOf("ExecStart=/opt/start"),
+		"/opt/start":     "#!/bin/sh\ncase $1 in\n /*) exec etcd --data-dir=/data/etcd\nesac\n",
+		"/sys/kernel/x":  "x",
+		"/dev/shm/etc.d": "x",
+	})
+	s := New(hostfs.Root(root), nil).newScan()
+	s.mayHang = isOfKernel
+	s.addUnits()
+	s.addStopped()
+	s.addOpaque()
+	require.Empty(t, s.unknown)
+	require.Equal(t, []string{
+		"systemd unit etcd.service does not run, and its data directory /data/etcd holds no member",
+	}, s.notes)
+}
+
 // TestManyTexts: a wildcard in a unit leads to what any user has in /tmp. It costs little, and
 // hides no member that the unit names.
 func TestManyTexts(t *testing.T) {

@@ -126,7 +126,7 @@ func mentionsIn(content string) (mentions []string) {
 // files that may be texts. A mention with wildcards leads to each path that matches.
 func (t *texts) follow(mention string, isFirst bool) (files []string) {
 	mention = path.Clean(mention)
-	if t.seen[mention] || isOfKernel(mention) || t.isSkipped(mention) {
+	if t.seen[mention] || t.isSkipped(mention) {
 		return nil
 	}
 	t.seen[mention] = true
@@ -168,8 +168,12 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 	return files
 }
 
-// isSkipped reports whether a path may hang, and is not followed.
+// isSkipped reports whether a path is not followed: that of the kernel, which has no data, or one
+// that may hang.
 func (t *texts) isSkipped(name string) bool {
+	if isOfKernel(name) {
+		return true
+	}
 	if !t.scan.mayHang(name) {
 		return false
 	}
