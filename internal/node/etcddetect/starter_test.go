@@ -332,7 +332,7 @@ func TestSettingsOfLayout(t *testing.T) {
 		"snap on a network": {snap, "data-dir: /mnt/nfs/etcd\n", "snap: " + fmt.Sprintf(advice, snap)},
 		"snap, relative":    {snap, "data-dir: etcd\n", "snap: " + fmt.Sprintf(advice, snap)},
 		"snap, unreadable":  {snap, hosttest.Loop, "snap: " + snap + ": too many levels of symbolic links"},
-		"snap, not mounted": {snap, "data-dir: /disk/etcd\n", "snap: /disk/etcd: nothing is mounted on /disk"},
+		"snap, not mounted": {snap, "data-dir: /disk/etcd\n", "snap: nothing is mounted on /disk"},
 		"snap, no data":     {snap, "data-dir: /data/etcd\n", ""},
 		"snap, default":     {snap, "name: n1\n", ""},
 	} {

@@ -154,6 +154,11 @@ func stoppedWays() map[string]stoppedWay {
 		etcdUnit:    serviceOf("ExecStart=/usr/bin/etcd --data-dir=/opt/etcd/data"),
 		"/opt/etcd": "-> /srv/disk/etcd", "/run/systemd/generator/srv-disk.mount": "[Mount]\n",
 	})
+	add("disk below the directory of k3s that is not mounted", "/mnt/x/data", false, hosttest.Files{
+		k3sUnit:            serviceOf("ExecStart=/usr/local/bin/k3s server --data-dir=/srv/k3s"),
+		"/srv/k3s/agent/x": "x",
+		"/etc/systemd/system/srv-k3s-server-db.mount": "[Mount]\n",
+	})
 	addTemplates(add)
 	addPrograms(add)
 	return ways

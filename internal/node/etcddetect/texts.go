@@ -130,9 +130,7 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		return nil
 	}
 	t.seen[mention] = true
-	if err := t.scan.mountProblem(mention); err != nil {
-		t.addUnread(mention, err)
-	}
+	t.checkMount(mention)
 	matches, err := t.scan.root.Glob(mention, t.isSkipped)
 	if err != nil {
 		t.addUnread(mention, err)
@@ -220,6 +218,7 @@ func (t *texts) addDir(dir string) {
 		if t.isSkipped(dir) {
 			continue
 		}
+		t.checkMount(dir)
 		has, err := hasMember(t.scan.root, dir)
 		if err != nil {
 			t.addUnread("the data directory "+dir, err)
@@ -227,6 +226,13 @@ func (t *texts) addDir(dir string) {
 		if info, err := t.scan.root.Stat(dir); has && err == nil {
 			t.dirs = append(t.dirs, memberDir{dir, info})
 		}
+	}
+}
+
+// checkMount adds a reason, once, if a path is on a file system that is not mounted.
+func (t *texts) checkMount(name string) {
+	if err := t.scan.mountProblem(name); err != nil && !slices.Contains(t.unread, err.Error()) {
+		t.unread = append(t.unread, err.Error())
 	}
 }
 
