@@ -319,7 +319,8 @@ func (s *hostScan) unitOf(p etcdProcess) *starter {
 }
 
 // addStaticPods reads the static pods that may contain etcd: their name or their text has the word.
-// The kubelet reads every file in the directory, and no directory in it.
+// The kubelet reads every regular file in the directory whose name begins with no dot, also by a
+// link (pkg/kubelet/config/file.go, extractFromDir).
 func (s *hostScan) addStaticPods() {
 	for _, dir := range s.manifestDirs() {
 		entries, err := s.root.ReadDir(dir)
@@ -327,10 +328,11 @@ func (s *hostScan) addStaticPods() {
 			s.addUnknown("the static pods: %v", err)
 		}
 		for _, entry := range entries {
-			if entry.IsDir() {
+			file := path.Join(dir, entry.Name())
+			info, err := s.root.Stat(file)
+			if strings.HasPrefix(entry.Name(), ".") || err == nil && !info.Mode().IsRegular() {
 				continue
 			}
-			file := path.Join(dir, entry.Name())
 			pod := &starter{kind: podStarter, name: file, texts: s.readTexts("", file)}
 			switch {
 			case strings.Contains(entry.Name()+pod.all[0].content, "etcd"):
