@@ -29,7 +29,7 @@ import (
 const (
 	// minGap is the least time between the end of a search and the next one.
 	minGap = 10 * time.Minute
-	// mountInterval is how often the mounts are compared with those before.
+	// mountInterval is how often the mounts are compared with those of the last search.
 	mountInterval = time.Minute
 	// hungAfter is how long after its limit a search counts as hung. A limit does not end a read
 	// from a disk that does not answer.
