@@ -182,10 +182,14 @@ func isContainerDir(parent, name string) bool {
 	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
 }
 
-// MayHang reports whether a path of the host is on a file system of a network or of another
-// program, or below one, also by a link. Access to such a path may never return.
-func (m Mounts) MayHang(hostPath string) bool {
-	return m.Err != nil || m.firstOf(hostPath, m.isForeign) != ""
+// Foreign returns the directory of the host on which a file system of a network, of another program
+// or of the kernel is mounted, and which a path leads to or below, also by a link, or "". Access to
+// such a path may never return.
+func (m Mounts) Foreign(hostPath string) string {
+	if m.Err != nil {
+		return "/"
+	}
+	return m.firstOf(hostPath, m.isForeign)
 }
 
 // Missing returns a function. For a path of the host, that returns the expected directory on which

@@ -85,14 +85,13 @@ func (d *Detector) Detect() evidence.Scan {
 // a data directory. A later step of Detect adds to the server that an earlier one found.
 type hostScan struct {
 	*Detector
-	// mayHang is that of the mounts: texts must not lead to such a path.
-	mayHang func(hostPath string) bool
-	// missingMount returns the directory on which the host has not mounted what it is to mount, and
-	// which a path leads to, or "".
-	missingMount func(hostPath string) string
-	starters     []*starter
-	found        []detectedServer
-	data         []evidence.Data
+	// foreignMount and missingMount return the directory that a path leads to, or "": one with a file
+	// system that texts must not lead to, or one on which the host has not mounted what it is to mount.
+	foreignMount, missingMount func(hostPath string) string
+
+	starters []*starter
+	found    []detectedServer
+	data     []evidence.Data
 	// containerDirs are those that the search of the local disks found.
 	containerDirs []string
 	// isSearching is set while the first search of the local disks has not ended.
@@ -105,7 +104,7 @@ type hostScan struct {
 func (d *Detector) newScan() *hostScan {
 	mounts := datasearch.ReadMounts(d.root)
 	s := &hostScan{
-		Detector: d, mayHang: mounts.MayHang, missingMount: mounts.Missing(systemd.MountPoints(d.root)),
+		Detector: d, foreignMount: mounts.Foreign, missingMount: mounts.Missing(systemd.MountPoints(d.root)),
 	}
 	if mounts.Err != nil {
 		s.addUnknown("the mounts of the host: %v", hostfs.Reason(mounts.Err))

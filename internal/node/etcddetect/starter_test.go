@@ -240,6 +240,14 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// nfs is the foreignMount of a host with a file system of a network.
+func nfs(name string) string {
+	if strings.HasPrefix(name, "/mnt/nfs/") {
+		return "/mnt/nfs"
+	}
+	return ""
+}
+
 // TestMentionOnNetwork: no text leads the scan to a file system that may hang. If it may be that of
 // the settings or the data of a server, the host is unknown.
 func TestMentionOnNetwork(t *testing.T) {
@@ -257,7 +265,7 @@ func TestMentionOnNetwork(t *testing.T) {
 				"/mnt/nfs/wild.env": "ETCD_DATA_DIR=/data\n",
 			})
 			s := New(hostfs.Root(root), nil).newScan()
-			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
+			s.foreignMount = nfs
 			s.addUnits()
 			s.addStopped()
 			s.addOpaque()
@@ -272,17 +280,18 @@ func TestMentionOnNetwork(t *testing.T) {
 	}
 }
 
-// TestPatternOfShell: a pattern in a script matches the file systems of the kernel, which do not
-// make a host unknown whose data directory is known.
-func TestPatternOfShell(t *testing.T) {
+// TestKernelFileSystems: a pattern and a link in a script lead to the file systems of the kernel,
+// which do not make a host unknown whose data directory is known.
+func TestKernelFileSystems(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{
 		etcdUnit:         serviceOf("ExecStart=/opt/start"),
-		"/opt/start":     "#!/bin/sh\ncase $1 in\n /*) exec etcd --data-dir=/data/etcd\nesac\n",
+		"/opt/start":     "#!/bin/sh\ngrep x /etc/mtab\ncase $1 in\n /*) exec etcd --data-dir=/data/etcd\nesac\n",
+		"/etc/mtab":      "-> /proc/self/mounts",
 		"/sys/kernel/x":  "x",
 		"/dev/shm/etc.d": "x",
 	})
 	s := New(hostfs.Root(root), nil).newScan()
-	s.mayHang = isOfKernel
+	s.foreignMount = func(name string) string { return map[string]string{"/etc/mtab": "/proc", "/sys": "/sys"}[name] }
 	s.addUnits()
 	s.addStopped()
 	s.addOpaque()
@@ -343,7 +352,7 @@ func TestSettingsOfLayout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := hosttest.New(t, hosttest.Files{c.file: c.text, "/run/systemd/generator/disk.mount": "[Mount]\n"})
 			s := New(hostfs.Root(root), nil).newScan()
-			s.mayHang = func(name string) bool { return strings.HasPrefix(name, "/mnt/nfs/") }
+			s.foreignMount = nfs
 			s.addDataDirs()
 			if c.want == "" {
 				require.Empty(t, s.unknown)

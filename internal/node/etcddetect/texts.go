@@ -169,14 +169,11 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 // isSkipped reports whether a path is not followed: that of the kernel, which has no data, or one
 // that may hang.
 func (t *texts) isSkipped(name string) bool {
-	if isOfKernel(name) {
-		return true
+	at := t.scan.foreignMount(name)
+	if at != "" && !isOfKernel(name) && !isOfKernel(at) {
+		t.skip(name + " is on a file system of a network or of another program")
 	}
-	if !t.scan.mayHang(name) {
-		return false
-	}
-	t.skip(name + " is on a file system of a network or of another program")
-	return true
+	return at != "" || isOfKernel(name)
 }
 
 func (t *texts) skip(why string) {
@@ -341,7 +338,7 @@ func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain b
 		}
 		for _, value := range values {
 			at := t.hostPath(value)
-			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.scan.mayHang(at) || !isHost(value) {
+			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.scan.foreignMount(at) != "" || !isHost(value) {
 				isCertain = false
 			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
 				dirs = append(dirs, at)
