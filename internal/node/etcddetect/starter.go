@@ -157,7 +157,7 @@ func (st *starter) isHost(dir string) bool {
 		})
 	}
 	isWrapper := func(words []string) bool { return path.Base(words[0]) == coreosWrapper }
-	return !st.isIsolated() || slices.ContainsFunc(st.commands, isWrapper) || st.bindOf(dir) != ""
+	return !st.isIsolated || slices.ContainsFunc(st.commands, isWrapper) || st.bindOf(dir) != ""
 }
 
 // addOpaque adds what may start etcd and leads to nothing that was found, and does not tell either

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -276,6 +277,52 @@ func TestMentionOnNetwork(t *testing.T) {
 			}
 			require.Len(t, s.unknown, 1)
 			require.Contains(t, s.unknown[0], "is on a file system of a network or of another program")
+		})
+	}
+}
+
+// TestManyPrograms has a script that names the programs of the system by their paths.
+func TestManyPrograms(t *testing.T) {
+	files := hosttest.Files{etcdUnit: serviceOf("ExecStart=/opt/start")}
+	script := "#!/bin/sh\n"
+	for i := range 20 {
+		program := fmt.Sprintf("/bin/tool-%d", i)
+		files[program], script = strings.Repeat("\x00", 48<<10), script+program+"\n"
+	}
+	files["/opt/start"] = script + "exec etcd --data-dir=/data/etcd\n"
+	require.Empty(t, New(hostfs.Root(hosttest.New(t, files)), nil).Detect().Unknown)
+}
+
+// TestHostileTexts: the work for a text grows with its length, whatever a user has written to a file
+// that a wildcard leads to, and not with its square, which would be minutes.
+func TestHostileTexts(t *testing.T) {
+	for name, line := range map[string]func(i int) string{
+		"places":        func(i int) string { return fmt.Sprintf("--data-dir=/x%d\n", i) },
+		"same place":    func(int) string { return "--data-dir=/x\n" },
+		"variables":     func(i int) string { return fmt.Sprintf("--data-dir=$X%d X%d=/a\n", i, i) },
+		"one variable":  func(i int) string { return fmt.Sprintf("--data-dir=$X X=/a%d\n", i) },
+		"volumes":       func(i int) string { return fmt.Sprintf("/a%d:/b%d\n", i, i) },
+		"network":       func(i int) string { return fmt.Sprintf("/mnt/nfs/%d\n", i) },
+		"long path":     func(int) string { return "/a" },
+		"assignments":   func(int) string { return "X=" },
+		"blanks":        func(int) string { return " " },
+		"path of blank": func(int) string { return " /a" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var text strings.Builder
+			for i := 0; text.Len() < maxTextSize-100; i++ {
+				text.WriteString(line(i))
+			}
+			s := New(hostfs.Root(hosttest.New(t, hosttest.Files{
+				etcdUnit: serviceOf("ExecStartPre=rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/$A"), "/tmp/e-1": text.String(),
+			})), nil).newScan()
+			s.foreignMount = nfs
+			began := time.Now()
+			s.addUnits()
+			s.addStopped()
+			s.addOpaque()
+			require.Less(t, time.Since(began), 20*time.Second)
+			require.Len(t, s.unknown, 1)
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 )
 
@@ -20,7 +22,8 @@ const (
 	// to a file of settings.
 	maxTextDepth = 2
 	// maxMentions is the most paths that are followed from one starter, and maxTextsSize the size of
-	// all texts that they lead to, in bytes. A wildcard can lead to files of any user, as in /tmp.
+	// all texts that they lead to, in bytes. A wildcard can lead to files of any user, as in /tmp, so
+	// the work for a text must not grow faster than its size.
 	maxMentions  = 1000
 	maxTextsSize = 256 << 10
 )
@@ -44,10 +47,11 @@ type texts struct {
 	// mentions that were not followed.
 	unread, skipped []string
 	seen            map[string]bool
+	// isIsolated is set if a path in the texts may be one in a container, or in another root directory.
+	isIsolated bool
 	// mentions is the number of paths that were followed, and size that of the bytes in the texts
 	// among them.
-	mentions int
-	size     int64
+	mentions, size int
 }
 
 // A text has the content of a file without its comments.
@@ -77,18 +81,19 @@ func (s *hostScan) readTexts(unit string, files ...string) *texts {
 		mentions := dropIns(files)
 		for _, file := range files {
 			content := t.read(file)
-			switch {
-			case depth > 0 && strings.Contains(content, "\x00"):
-				continue // a program
-			case depth == 0 && unit != "":
+			if depth > 0 && (strings.Contains(content, "\x00") || !t.hasRoom(len(content))) {
+				continue // a program, or too much
+			}
+			if content = plainText(content); depth == 0 && unit != "" {
 				content = expandSpecifiers(unit, content)
 			}
 			t.all = append(t.all, text{file, content})
+			t.isIsolated = t.isIsolated || isolationPattern.MatchString(content)
 			for _, found := range bindPattern.FindAllStringSubmatch(content, -1) {
 				t.binds[path.Clean(found[2])] = found[1]
 			}
 			found := mentionsIn(content)
-			mentions = slices.Concat(mentions, found, dropIns(found))
+			mentions = append(append(mentions, found...), dropIns(found)...)
 		}
 		files = nil
 		for _, mention := range mentions {
@@ -99,14 +104,29 @@ func (s *hostScan) readTexts(unit string, files ...string) *texts {
 	return t
 }
 
-// read returns the content of a file without comments, and with continued lines joined.
+// read returns the content of a file, or "".
 func (t *texts) read(file string) string {
 	t.seen[file] = true
 	data, err := t.scan.root.ReadFile(file)
 	if err != nil && !hostfs.IsAbsent(err) {
 		t.addUnread(file, err)
 	}
-	content := strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(data))
+	return string(data)
+}
+
+// hasRoom reports whether a text of this size is read, and adds a reason if it is not.
+func (t *texts) hasRoom(size int) bool {
+	if t.size+size > maxTextsSize {
+		t.skip(fmt.Sprintf("its files mention more than %d KiB of texts", maxTextsSize>>10))
+		return false
+	}
+	t.size += size
+	return true
+}
+
+// plainText returns a text without comments, and with continued lines joined.
+func plainText(content string) string {
+	content = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(content)
 	return strings.ReplaceAll(commentPattern.ReplaceAllString(content, ""), "\\\n", " ")
 }
 
@@ -126,20 +146,21 @@ func mentionsIn(content string) (mentions []string) {
 // files that may be texts. A mention with wildcards leads to each path that matches.
 func (t *texts) follow(mention string, isFirst bool) (files []string) {
 	mention = path.Clean(mention)
-	if t.seen[mention] || t.isSkipped(mention) {
+	if t.seen[mention] || len(mention) >= unix.PathMax { // longer than the kernel follows
 		return nil
 	}
 	t.seen[mention] = true
+	if !t.count(1) || t.isSkipped(mention) {
+		return nil
+	}
 	t.checkMount(mention)
 	matches, err := t.scan.root.Glob(mention, t.isSkipped)
 	if err != nil {
 		t.addUnread(mention, err)
 	}
-	if t.mentions+len(matches) > maxMentions {
-		t.skip(fmt.Sprintf("its files mention more than %d paths", maxMentions))
+	if len(matches) > 1 && !t.count(len(matches)-1) {
 		return nil
 	}
-	t.mentions += len(matches)
 	if isFirst && len(matches) == 0 {
 		t.absent = append(t.absent, mention)
 	}
@@ -155,15 +176,20 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 		case info.IsDir():
 			t.addDir(at)
 		case info.Mode().IsRegular() && info.Size() <= maxTextSize && !isCertificate(at):
-			if t.size+info.Size() > maxTextsSize {
-				t.skip(fmt.Sprintf("its files mention more than %d KiB of texts", maxTextsSize>>10))
-				continue
-			}
-			t.size += info.Size()
 			files = append(files, at)
 		}
 	}
 	return files
+}
+
+// count counts mentions, and reports whether they are followed.
+func (t *texts) count(mentions int) bool {
+	if t.mentions+mentions > maxMentions {
+		t.skip(fmt.Sprintf("its files mention more than %d paths", maxMentions))
+		return false
+	}
+	t.mentions += mentions
+	return true
 }
 
 // isSkipped reports whether a path is not followed: that of the kernel, which has no data, or one
@@ -247,13 +273,13 @@ func (t *texts) hostPath(name string) string {
 }
 
 // bindOf returns the longest path in binds that is name or above it, or "".
-func (t *texts) bindOf(name string) (longest string) {
-	for inside := range t.binds {
-		if strings.HasPrefix(name+"/", inside+"/") && len(inside) > len(longest) {
-			longest = inside
+func (t *texts) bindOf(name string) string {
+	for at := name; len(name) < unix.PathMax && at != path.Dir(at); at = path.Dir(at) {
+		if t.binds[at] != "" {
+			return at
 		}
 	}
-	return longest
+	return ""
 }
 
 // knownSettings are the settings of etcd that are read from texts, and the directory that CoreOS
@@ -294,7 +320,7 @@ func (t *texts) settings() (flags, env etcdSettings, envFile string) {
 			envFile = text.file
 		}
 	}
-	if t.isIsolated() {
+	if t.isIsolated {
 		delete(flags, "name")
 	}
 	return flags, envSettings(variables), envFile
@@ -311,12 +337,23 @@ var (
 		`(data-dir|DATA_DIR|config-file|--config|CONFIG_FILE)["']?[=:\s][ \t]*\\?["']*([^\s"'\\]*)(\\[^\n"'])?`)
 	// oneVariable matches a value that is one variable.
 	oneVariable = regexp.MustCompile(`^\$\$?\{?(\w+)\}?$`)
+	// assignPattern matches the name of a variable up to its value.
+	assignPattern = regexp.MustCompile(`\b(\w+)=\\?["']*`)
 )
 
-// isIsolated reports whether a path in the texts may be one in a container, or in another root
-// directory.
-func (t *texts) isIsolated() bool {
-	return slices.ContainsFunc(t.all, func(text text) bool { return isolationPattern.MatchString(text.content) })
+// assignments returns the values of variables in a text, each once.
+func assignments(content string) map[string][]string {
+	values, seen := map[string][]string{}, map[string]bool{}
+	for _, at := range assignPattern.FindAllStringSubmatchIndex(content, -1) {
+		name, value := content[at[2]:at[3]], content[at[1]:min(at[1]+unix.PathMax, len(content))]
+		if end := strings.IndexAny(value, " \t\n\f\r\"'\\"); end >= 0 {
+			value = value[:end]
+		}
+		if value != "" && !seen[name+"="+value] {
+			values[name], seen[name+"="+value] = append(values[name], value), true
+		}
+	}
+	return values
 }
 
 // places returns the data directories that the texts set, by the host's paths. isCertain is false
@@ -327,18 +364,22 @@ func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain b
 		all.WriteString(text.content + "\n")
 	}
 	isCertain = len(t.unread) == 0
+	seen, assigned := map[string]bool{}, assignments(all.String())
 	for _, found := range placePattern.FindAllStringSubmatch(all.String(), -1) {
+		if seen[found[0]] {
+			continue
+		}
+		seen[found[0]] = true
 		values := []string{strings.TrimRight(found[2], ",]};)")}
 		if name := oneVariable.FindStringSubmatch(found[2]); name != nil {
-			values = []string{""}
-			assigned := regexp.MustCompile(`\b`+name[1]+`=`+valuePattern).FindAllStringSubmatch(all.String(), -1)
-			for i, value := range assigned {
-				values = append(values[:i], value[1])
+			if values = assigned[name[1]]; len(values) == 0 {
+				isCertain = false
 			}
 		}
 		for _, value := range values {
 			at := t.hostPath(value)
-			if !path.IsAbs(at) || !isKnownText(value) || found[3] != "" || t.scan.foreignMount(at) != "" || !isHost(value) {
+			isPath := path.IsAbs(at) && len(at) < unix.PathMax && isKnownText(value) && found[3] == ""
+			if !isPath || t.scan.foreignMount(at) != "" || !isHost(value) {
 				isCertain = false
 			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
 				dirs = append(dirs, at)
