@@ -2,6 +2,8 @@ package etcddetect
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -279,6 +281,25 @@ func TestMentionOnNetwork(t *testing.T) {
 			require.Contains(t, s.unknown[0], "is on a file system of a network or of another program")
 		})
 	}
+}
+
+// TestWildcards: a pattern that matches directories at each level of the disk ends early.
+func TestWildcards(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		etcdUnit: serviceOf("ExecStart=/bin/etcd --data-dir=/data/etcd /*/*/*/*/x"),
+	})
+	for i := range 5000 {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, "d", fmt.Sprint(i/80), fmt.Sprint(i)), 0o755))
+	}
+	var looked int
+	s := New(hostfs.Root(root), nil).newScan()
+	s.foreignMount = func(string) string { looked++; return "" }
+	s.addUnits()
+	s.addStopped()
+	s.addOpaque()
+	require.Less(t, looked, 4300)
+	require.Len(t, s.unknown, 1)
+	require.Contains(t, s.unknown[0], "more than 4096 paths match")
 }
 
 // TestManyPrograms has a script that names the programs of the system by their paths.

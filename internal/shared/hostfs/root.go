@@ -29,8 +29,8 @@ const (
 	// maxFileSize is the most that is read of a file, in bytes. Configurations have a few
 	// kibibytes, bundles of certificate authorities a few hundred.
 	maxFileSize = 1 << 20
-	// maxNames is the most names that are read of a directory. A directory of certificates
-	// has a few dozen.
+	// maxNames is the most names that are read of a directory, and the most paths that match a
+	// pattern. A directory of certificates has a few dozen.
 	maxNames = 4096
 	// maxTries is how often a path is opened if the kernel cannot rule out that a directory on
 	// it has moved (openat2(2), EAGAIN), and how often a directory is watched that seems to move.
@@ -140,7 +140,7 @@ func (r Root) ReadDir(dir string) ([]os.DirEntry, error) {
 
 // Glob returns the sorted paths below the root that match a pattern. A path without wildcards is
 // returned even if it does not exist. A wildcard matches no path that is left out, and none below
-// such a path.
+// such a path. More than 4096 matches are an error, so that a pattern does not search a disk.
 func (r Root) Glob(pattern string, isLeftOut func(name string) bool) ([]string, error) {
 	if !strings.ContainsAny(pattern, "*?[") {
 		return []string{pattern}, nil
@@ -159,8 +159,11 @@ func (r Root) Glob(pattern string, isLeftOut func(name string) bool) ([]string, 
 		for _, entry := range entries {
 			hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(base, ".")
 			at := path.Join(dir, entry.Name())
-			if !hidden && MatchesAny([]string{base}, entry.Name()) && !isLeftOut(at) {
-				all = append(all, at)
+			if hidden || !MatchesAny([]string{base}, entry.Name()) || isLeftOut(at) {
+				continue
+			}
+			if all = append(all, at); len(all) > maxNames {
+				return nil, fmt.Errorf("more than %d paths match", maxNames)
 			}
 		}
 	}
