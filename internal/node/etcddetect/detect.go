@@ -85,8 +85,9 @@ func (d *Detector) Detect() evidence.Scan {
 // a data directory. A later step of Detect adds to the server that an earlier one found.
 type hostScan struct {
 	*Detector
-	// foreignMount and missingMount return the directory that a path leads to, or "": one with a file
-	// system that texts must not lead to, or one on which the host has not mounted what it is to mount.
+	// foreignMount and missingMount return the directory that a path leads to, or "": one with a
+	// file system that texts must not lead to, or one on which the host has not mounted what it is
+	// to mount.
 	foreignMount, missingMount func(hostPath string) string
 
 	starters []*starter

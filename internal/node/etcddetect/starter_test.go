@@ -314,8 +314,8 @@ func TestManyPrograms(t *testing.T) {
 	require.Empty(t, New(hostfs.Root(hosttest.New(t, files)), nil).Detect().Unknown)
 }
 
-// TestHostileTexts: the work for a text grows with its length, whatever a user has written to a file
-// that a wildcard leads to, and not with its square, which would be minutes.
+// TestHostileTexts: the work for a text grows with its length, and not with its square, which would
+// be minutes, whatever a user has written to a file that a wildcard leads to.
 func TestHostileTexts(t *testing.T) {
 	for name, line := range map[string]func(i int) string{
 		"places":        func(i int) string { return fmt.Sprintf("--data-dir=/x%d\n", i) },
@@ -335,7 +335,8 @@ func TestHostileTexts(t *testing.T) {
 				text.WriteString(line(i))
 			}
 			s := New(hostfs.Root(hosttest.New(t, hosttest.Files{
-				etcdUnit: serviceOf("ExecStartPre=rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/$A"), "/tmp/e-1": text.String(),
+				etcdUnit:   serviceOf("ExecStartPre=rm /tmp/e-*", "ExecStart=/bin/etcd --data-dir=/data/$A"),
+				"/tmp/e-1": text.String(),
 			})), nil).newScan()
 			s.foreignMount = nfs
 			began := time.Now()

@@ -47,7 +47,8 @@ type texts struct {
 	// mentions that were not followed.
 	unread, skipped []string
 	seen            map[string]bool
-	// isIsolated is set if a path in the texts may be one in a container, or in another root directory.
+	// isIsolated is set if a path in the texts may be one in a container, or in another root
+	// directory.
 	isIsolated bool
 	// mentions is the number of paths that were followed, and size that of the bytes in the texts
 	// among them.
