@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
+	"github.com/holdfast-dev/holdfast/pkg/openstack"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -154,6 +156,31 @@ func TestLostEvents(t *testing.T) {
 			f.agent.onHostChange()
 			f.within(time.Second, observation.IsLabelled)
 			require.True(f.t, isFree(f.node()))
+		})
+	})
+
+	t.Run("watch of the Node, which is created again, with a part that is refused", func(t *testing.T) {
+		node := inService(testBoot)
+		node.Spec.ProviderID = "openstack:///2b3b1b80-8b5c-4bd3-9a2f-1d4a0a3f6a11"
+		inBubble(t, node, func(f *bubbleFixture) {
+			f.facts.set(openNetwork())
+			f.api.beforeWrite = func(body string) error {
+				if strings.Contains(body, openstack.Annotation) {
+					return refusal(http.StatusForbidden)
+				}
+				return nil
+			}
+		}, func(f *bubbleFixture) {
+			elapse(f.t, slowTick)
+			f.api.locked(func() {
+				f.api.silent = true
+				again := inService(testBoot)
+				again.Name, again.UID, again.Spec.ProviderID = testNode, "uid-2", node.Spec.ProviderID
+				f.api.update(again)
+			})
+			holdsMember(f)
+			f.agent.onHostChange()
+			f.within(slowTick, observation.IsLabelled)
 		})
 	})
 
