@@ -141,7 +141,13 @@ func (d *nodeDecision) addSPC(in nodeInputs) error {
 	}
 	d.report = report
 	maps.Copy(d.machine.Annotations, report.Annotations)
-	maps.Copy(d.machine.Labels, report.Labels)
+	for key, value := range report.Labels {
+		part := &d.machine
+		if value == nil {
+			part = &d.rest // the removal of the group protects a member
+		}
+		part.Labels[key] = value
+	}
 	return nil
 }
 

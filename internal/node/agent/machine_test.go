@@ -64,6 +64,23 @@ func TestWithholdGroup(t *testing.T) {
 	}
 }
 
+// TestGroupIsRemovedWithProtection: the removal of the group protects a member. It is written even
+// if a policy refuses what identifies the machine.
+func TestGroupIsRemovedWithProtection(t *testing.T) {
+	in := withMachine("running")
+	in.evidence = &evidence.Scan{}
+	_, in.node = mustDecide(t, in)
+	require.Contains(t, in.node.Labels, spc.NodeGroupLabel)
+	in.evidence = &evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}
+	d, _ := mustDecide(t, in)
+	after := written(in.node, d.rest)
+	require.NotContains(t, after.Labels, spc.NodeGroupLabel)
+	require.Contains(t, after.Labels, spc.InstanceIDLabel)
+	in.node = after
+	_, after = mustDecide(t, in)
+	require.NotContains(t, after.Labels, spc.NodeGroupLabel)
+}
+
 // TestReportAfterRestart checks that an agent that has not searched for etcd yet leaves the report
 // of the last one.
 func TestReportAfterRestart(t *testing.T) {
