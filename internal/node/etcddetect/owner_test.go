@@ -209,6 +209,11 @@ func TestUnitOfAnotherSystemd(t *testing.T) {
 			require.NotEqual(t, "etcd.service", findings.Found[0].Unit)
 			require.Equal(t, "data directory /data/etcd of systemd unit etcd.service, which does not run",
 				findings.Found[1].Where)
+
+			hosttest.Add(t, root, hosttest.Files{etcdUnit: serviceOf("ExecStart=/usr/bin/docker start etcd")})
+			findings = New(hostfs.Root(root), nil).Detect()
+			require.Len(t, findings.Found, 1)
+			require.Len(t, findings.Unknown, 1, "the server is not that of the host's unit")
 		})
 	}
 }
