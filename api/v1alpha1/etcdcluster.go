@@ -180,10 +180,10 @@ const (
 	// BasisRole: the Node has a role, and announces the member.
 	BasisRole BindingBasis = "Role"
 	// BasisAddress: no Node with a role has announced the cluster. The lists that count name an
-	// address of this Node, and of no other one, or of none that can be right. If the lists name no
-	// addresses of Nodes, no other Node announces the member.
+	// address of this Node, or no addresses of Nodes. No other Node that can be right announces the
+	// member or has its address.
 	BasisAddress BindingBasis = "Address"
-	// BasisDisputed is one of the bases above, and another Node is as likely to run the member.
+	// BasisDisputed is one of the bases above, and another Node may run the member as well.
 	BasisDisputed BindingBasis = "Disputed"
 	// BasisClaim: only the Node itself claims the member. The Node is protected, and is no observer.
 	BasisClaim BindingBasis = "Claim"

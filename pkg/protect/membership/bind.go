@@ -34,11 +34,11 @@ type Refusal struct {
 // claims. The argument contains all Nodes, including those that announce nothing.
 //
 // A member is bound to the Node that announces it. Of several, a Node with a role takes precedence,
-// if only those are observers, and then a Node with an address of the member. Between equals, an
-// unbound member stays unbound, and a bound one becomes disputed. Where addresses decide, it is
-// also disputed while another Node has its address, because the agent of that one may not run yet.
-// A claim without support is bound to protect its own Node: any agent can announce any member, and
-// any kubelet can write any address into its own Node.
+// if only those are observers, then a credible one, and then one with an address of the member.
+// Between equals, an unbound member stays unbound, and a bound one becomes disputed. Without roles,
+// it is also disputed while another Node announces it or has its address: any agent can announce
+// any member, and any kubelet can write any address into its own Node. A claim without support is
+// bound to protect its own Node.
 //
 // A claim without support passes to a Node with more. Otherwise the binding of a Node that exists
 // passes to another Node only if its own agent reports that its host has no member, while the
@@ -111,7 +111,7 @@ func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
 	switch {
 	case len(best) == 1 && r.isReplaced(b, own, best[0]):
 		return r.bindingTo(best[0], b.MemberID)
-	case b.Basis != v1alpha1.BasisClaim && (slices.ContainsFunc(rivals, r.isCredible) || r.isAtOther(own, b.MemberID)):
+	case b.Basis != v1alpha1.BasisClaim && r.isDisputed(own, b.MemberID):
 		b.Basis = v1alpha1.BasisDisputed
 	}
 	return b
@@ -170,10 +170,6 @@ func (r claimReview) identify(b *v1alpha1.Binding) {
 func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding, refused []Refusal) {
 	claimants := r.claimants(id)
 	best := r.best(claimants, id)
-	if credible := slices.DeleteFunc(slices.Clone(best),
-		func(n observation.AnnouncingNode) bool { return !r.isCredible(n) }); len(credible) > 0 {
-		best = credible
-	}
 	switch {
 	case !r.isListed(id):
 		return nil, r.refuse(id, claimants, "no confirmed member list of an observer contains the member"+r.awaited)
@@ -197,8 +193,9 @@ func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding
 		func(n observation.AnnouncingNode) bool { return n.Node != bound.Node })
 	if len(heirs) == 0 && bound.Basis == v1alpha1.BasisClaim {
 		// The Node that is gone had no support for its claim.
-		heirs = slices.DeleteFunc(r.best(claimants, bound.MemberID),
-			func(n observation.AnnouncingNode) bool { return r.rank(n, bound.MemberID) == 0 })
+		heirs = slices.DeleteFunc(r.best(claimants, bound.MemberID), func(n observation.AnnouncingNode) bool {
+			return r.basisOf(n, bound.MemberID) == v1alpha1.BasisClaim && !r.isAt(n, bound.MemberID)
+		})
 	}
 	why := ""
 	switch {

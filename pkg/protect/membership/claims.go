@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -47,6 +49,9 @@ type claimReview struct {
 	// empty if nothing is.
 	needed  int
 	awaited string
+	// showsNothing is addressesShowNothing, and credible has those of nodes that are (isCredible).
+	showsNothing bool
+	credible     map[types.UID]bool
 }
 
 func newClaimReview(
@@ -85,6 +90,10 @@ func newClaimReview(
 		if observation.IsValid(o) && r.maySpeak(o) {
 			r.lists = append(r.lists, o)
 		}
+	}
+	r.showsNothing, r.credible = r.addressesShowNothing(), map[types.UID]bool{}
+	for _, n := range r.nodes {
+		r.credible[n.UID] = r.isCredible(n)
 	}
 	return r
 }
@@ -145,7 +154,9 @@ func (r claimReview) claimedBy(n observation.AnnouncingNode) []v1alpha1.MemberID
 	}
 	for _, o := range r.lists {
 		for _, m := range o.Members {
-			found[m.ID] = found[m.ID] || r.isAt(n, m.ID)
+			if _, isTested := found[m.ID]; !isTested {
+				found[m.ID] = r.isAt(n, m.ID)
+			}
 		}
 	}
 	return observation.SortedIDs(found)
@@ -174,14 +185,18 @@ func (r claimReview) exists(b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
 }
 
-// rank orders the Nodes that may run the member: first by their roles, if a role is needed, and
-// then by whether the lists name one of their addresses, unless addresses show nothing.
+// rank orders the Nodes that may run the member: first by their roles, if a role is needed, then by
+// whether they are credible, and then by whether the lists name one of their addresses, unless
+// addresses show nothing.
 func (r claimReview) rank(n observation.AnnouncingNode, id v1alpha1.MemberID) int {
 	rank := 0
 	if r.needsRole() && n.HasRole {
-		rank = 2
+		rank = 4
 	}
-	if r.isAt(n, id) && !r.addressesShowNothing() {
+	if r.credible[n.UID] {
+		rank += 2
+	}
+	if r.isAt(n, id) && !r.showsNothing {
 		rank++
 	}
 	return rank
@@ -208,19 +223,25 @@ func (r claimReview) basisOf(n observation.AnnouncingNode, id v1alpha1.MemberID)
 	switch {
 	case r.needsRole() && n.HasRole:
 		return v1alpha1.BasisRole
-	case r.needsRole() || !r.isAt(n, id) && !r.addressesShowNothing():
+	case r.needsRole() || !r.isAt(n, id) && !r.showsNothing:
 		return v1alpha1.BasisClaim
-	case r.isAtOther(n, id):
+	case r.isDisputed(n, id):
 		return v1alpha1.BasisDisputed
 	}
 	return v1alpha1.BasisAddress
 }
 
-// isAtOther reports whether the lists name an address of another Node for the member. That Node
-// need not announce it: its agent may not run yet. If a role is needed, addresses decide nothing.
-func (r claimReview) isAtOther(own observation.AnnouncingNode, id v1alpha1.MemberID) bool {
-	return !r.needsRole() && slices.ContainsFunc(r.nodesAt(id, r.all), func(n observation.AnnouncingNode) bool {
-		return n.UID != own.UID && r.isCredible(n)
+// isDisputed reports whether the member may as well be on another Node, which announces it or has
+// its address. An agent need not run yet, and a host need not have the address. If a role is needed,
+// addresses decide nothing, and only a Node for which at least as much speaks disputes the member.
+func (r claimReview) isDisputed(own observation.AnnouncingNode, id v1alpha1.MemberID) bool {
+	others := r.claimants(id)
+	if !r.needsRole() {
+		others = append(others, r.nodesAt(id, r.all)...)
+	}
+	return slices.ContainsFunc(others, func(n observation.AnnouncingNode) bool {
+		isLess := r.needsRole() && r.rank(n, id) < r.rank(own, id)
+		return n.UID != own.UID && !isLess && r.isCredible(n)
 	})
 }
 

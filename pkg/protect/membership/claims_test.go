@@ -96,6 +96,8 @@ func TestFirstUseByWorker(t *testing.T) {
 			w.Cluster.Observations = append(slices.Clone(honest[:2]), lie)
 			bind(w, append(m.nodes(2), worker))
 			require.Equal(t, "a=u1 b=u2", uids(w.Cluster.Spec.Members))
+			require.Equal(t, m.hasRoles, basisOf(w, 1) == v1alpha1.BasisRole, "the worker still announces it")
+			bind(w, m.nodes(2))
 			require.Equal(t, m.bound, basisOf(w, 1))
 		}
 	})

@@ -67,8 +67,16 @@ func TestReassess(t *testing.T) {
 		"claim, role, no announcement, worker at the address": {noRoles, func(w *quorumtest.Cluster, n nodes) nodes {
 			w.Basis(v1alpha1.BasisClaim, 0)
 			n[0].HasRole, n[0].Announced, n[0].Addresses = true, nil, nil
-			return append(n, worker("x", both, 0))
+			return append(n, worker("x", both[:1], 0))
 		}, 0, "x Address"},
+		"worker at the address of two, the host is not": {noRoles, func(w *quorumtest.Cluster, n nodes) nodes {
+			claim(w.URLs(0, "https://"+elsewhere+":2380"), 0, "x", v1alpha1.BasisAddress)
+			return append(n, worker("x", []string{elsewhere, quorumtest.Address(1)}, 0))
+		}, 0, "u1 Claim"},
+		"role, no announcement, beside a worker": {roles, func(_ *quorumtest.Cluster, n nodes) nodes {
+			n[0].Announced = nil
+			return append(n, worker("x", both[:1], 0))
+		}, 0, "u1 Role"},
 		"role, in no list": {roles, func(w *quorumtest.Cluster, n nodes) nodes {
 			w.WithoutList(all...)
 			return n
