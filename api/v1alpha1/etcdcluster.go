@@ -123,8 +123,9 @@ type EtcdClusterSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	Grants []Grant `json:"grants,omitempty"`
 
-	// DistinctServers records which members without a binding are other servers than a member that is
-	// bound to a Node or announced by one. The host of that member did not become one of them.
+	// DistinctServers records which members that are not located are other servers than a member that
+	// is bound to a Node, announced by one, or named by a grant. The host of that member did not become
+	// one of them.
 	//
 	// +optional
 	// +listType=map

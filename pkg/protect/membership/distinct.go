@@ -11,13 +11,13 @@ import (
 // maxOthers limits the members of one record, as the schema of v1alpha1.DistinctServer does.
 const maxOthers = 20
 
-// DistinctServers returns which members to which no observer is bound are known to be other servers
-// than the members that are bound, announced or granted, sorted. The host of such a member cannot
-// have joined again as one of them.
+// DistinctServers returns which members that are not located are known to be other servers than the
+// members that are bound, announced or granted, sorted. The host of such a member cannot have
+// joined again as one of them.
 //
-// A member stays in a record until it has left the cluster or an observer is bound to it. A record
-// outlives the binding of its member, which ends when the member is removed, for as long as a Node
-// announces that member or a grant names it.
+// A member stays in a record until it has left the cluster or is located. A record outlives the
+// binding of its member, which ends when the member is removed, for as long as a Node announces
+// that member or a grant names it.
 func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alpha1.DistinctServer {
 	s := quorum.NewSnapshot(v)
 	listed := map[v1alpha1.MemberID]bool{}
@@ -38,7 +38,7 @@ func DistinctServers(v quorum.View, nodes []observation.AnnouncingNode) []v1alph
 			others[other] = others[other] || isShownDistinct(s, id, other)
 		}
 		for other := range others {
-			others[other] = others[other] && !observation.HasObserver(v.Cluster, other)
+			others[other] = others[other] && !observation.IsLocated(v.Cluster, other)
 		}
 		if found := observation.SortedIDs(others); len(found) > 0 {
 			records = append(records, v1alpha1.DistinctServer{MemberID: id, Others: found[:min(len(found), maxOthers)]})

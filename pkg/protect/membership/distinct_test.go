@@ -103,6 +103,9 @@ func TestDistinctServers(t *testing.T) {
 		},
 		"all members on Nodes":           {quorumtest.Voters(3), nil},
 		"recorded, then bound to a Node": {boundLater(old()), quorumtest.IDs("e")},
+		"disputed, no role": {
+			boundLater(mixedCluster()).WithoutRoles().Basis(v1alpha1.BasisDisputed, 3), quorumtest.IDs("d", "e"),
+		},
 		"recorded, then claimed": {
 			boundLater(old()).Basis(v1alpha1.BasisClaim, 3), quorumtest.IDs("d", "e"),
 		},
