@@ -124,8 +124,8 @@ type EtcdClusterSpec struct {
 	Grants []Grant `json:"grants,omitempty"`
 
 	// DistinctServers records which members that are not located are other servers than a member that
-	// is bound to a Node, announced by one, or named by a grant. The host of that member did not become
-	// one of them.
+	// is bound to a Node, announced by one, or named by a grant. The host of that member did not
+	// become one of them.
 	//
 	// +optional
 	// +listType=map

@@ -90,8 +90,8 @@ func machineJoinedAgain(t *testing.T, f *storetest.Fixture) {
 	require.True(t, decision.Allowed, decision.Message)
 }
 
-// joinedUnderOtherName lets the machine of a deleted Node join again under another name and at another
-// address, without its agent. Its provider ID shows that the machine may still be removed.
+// joinedUnderOtherName lets the machine of a deleted Node join again under another name and at
+// another address, without its agent. Its provider ID shows that the machine may still be removed.
 func joinedUnderOtherName(t *testing.T, f *storetest.Fixture) {
 	const again = `{"metadata":{"annotations":{"holdfast.dev/etcd":null}},"spec":{"providerID":"cloud:///0"}}`
 	f.PatchNode(0, `{"spec":{"providerID":"cloud:///0"}}`)

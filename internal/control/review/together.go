@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
-// ReviewTogether decides whether every etcd cluster that may have a member on one of the Nodes keeps
-// quorum if the Nodes of all requests go at once, from the last observations. It writes no grant,
-// because each Node is reviewed again before its machine ends.
+// ReviewTogether decides whether every etcd cluster that may have a member on one of the Nodes
+// keeps quorum if the Nodes of all requests go at once, from the last observations. It writes no
+// grant, because each Node is reviewed again before its machine ends.
 func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.LiveClusters(ctx)
 	if err != nil {

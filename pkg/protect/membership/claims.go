@@ -232,8 +232,8 @@ func (r claimReview) basisOf(n observation.AnnouncingNode, id v1alpha1.MemberID)
 }
 
 // isDisputed reports whether the member may as well be on another Node, which announces it or has
-// its address. An agent need not run yet, and a host need not have the address. If a role is needed,
-// addresses decide nothing, and only a Node for which at least as much speaks disputes the member.
+// its address. An agent need not run yet, and a host need not have the address. If a role is
+// needed, addresses decide nothing, and only a Node for which at least as much speaks disputes it.
 func (r claimReview) isDisputed(own observation.AnnouncingNode, id v1alpha1.MemberID) bool {
 	others := r.claimants(id)
 	if !r.needsRole() {

@@ -108,8 +108,8 @@ func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (ho
 
 // resolveRemoval reports whether the update of the Node that marks its member for the removal is no
 // longer in progress. If it was carried out, the mark on the Node makes the member lost from then
-// on, until it has left (departure.OfOthers). An EtcdMember of k0s marks no Node: k0s may remove the
-// member at any time.
+// on, until it has left (departure.OfOthers). An EtcdMember of k0s marks no Node: k0s may remove
+// the member at any time.
 func resolveRemoval(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
 	if quorum.IsByEtcdMember(g) {
 		return resolveRemoved(s, g)
@@ -122,8 +122,8 @@ func resolveRemoval(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how
 		g.Node, quorum.ResolvePresentAfter), true
 }
 
-// resolveRemoved reports whether the members that an EtcdMember removes have left. A member that has
-// joined on the host since is not among them.
+// resolveRemoved reports whether the members that an EtcdMember removes have left. A member that
+// has joined on the host since is not among them.
 func resolveRemoved(s quorum.Snapshot, g v1alpha1.Grant) (how string, isShut bool) {
 	if len(s.Lists) == 0 {
 		return noListWhy, false
