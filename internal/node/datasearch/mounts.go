@@ -64,12 +64,6 @@ func newMounts(root hostfs.Root, table []mount) Mounts {
 	return Mounts{root: string(root), last: last}
 }
 
-// at returns what is mounted on a directory of the host, if anything is.
-func (m Mounts) at(hostDir string) (at mount, ok bool) {
-	at, ok = m.last[filepath.Join(m.root, hostDir)]
-	return at, ok
-}
-
 // rootMount returns the file system of the root directory.
 func (m Mounts) rootMount() mount {
 	for at := m.root; ; at = filepath.Dir(at) {
@@ -197,7 +191,7 @@ func (m Mounts) Foreign(hostPath string) string {
 func (m Mounts) Missing(expected []string) (missing func(hostPath string) string) {
 	isMissing := map[string]bool{}
 	for _, dir := range expected {
-		_, isMounted := m.at(dir)
+		_, isMounted := m.last[filepath.Join(m.root, dir)]
 		isMissing[dir] = !isMounted
 	}
 	return func(hostPath string) string {
@@ -238,6 +232,6 @@ func splitPath(name string) []string {
 // isForeign reports whether a file system is mounted on a directory of the host that is neither on
 // a device, such as an image, nor in memory.
 func (m Mounts) isForeign(hostDir string) bool {
-	at, ok := m.at(hostDir)
+	at, ok := m.last[filepath.Join(m.root, hostDir)]
 	return ok && !at.isLocal() && strings.HasPrefix(at.device, "0:") && at.fsType != "overlay"
 }

@@ -133,15 +133,12 @@ func (s *Search) await(ctx context.Context, searched []mount, ended time.Time) (
 		if time.Since(ended) >= minGap {
 			wake = s.wake
 		}
-		tick := time.NewTimer(min(mountInterval, max(0, s.limits.Interval-time.Since(ended))))
 		select {
 		case <-ctx.Done():
-			tick.Stop()
 			return nil, context.Cause(ctx)
 		case <-wake:
-			tick.Stop()
 			return nil, nil
-		case <-tick.C:
+		case <-time.After(min(mountInterval, max(0, s.limits.Interval-time.Since(ended)))):
 		}
 		if time.Since(ended) >= s.limits.Interval {
 			return nil, nil

@@ -54,7 +54,6 @@ type Options struct {
 
 // A Host is one observed host.
 type Host struct {
-	root    hostfs.Root
 	network nodenet.Network
 	etcd    *etcddetect.Detector
 	search  *datasearch.Search
@@ -87,8 +86,7 @@ func New(o Options) (*Host, error) {
 	root := hostfs.Root(dir)
 	o.Network.Root = root
 	h := &Host{
-		root:       root,
-		network:    o.Network.WithDefaults(),
+		network:    o.WithDefaults(),
 		etcd:       etcddetect.New(root, o.EtcdCredential),
 		search:     datasearch.New(root, o.DataSearch, o.Log),
 		searchTime: o.DataSearch.MaxTime,
@@ -143,14 +141,14 @@ func (h *Host) Watch(ctx context.Context, notify func()) error {
 	}
 	retry("files", func(ready func()) error {
 		_, grown := h.etcd.Targets()
-		return h.root.Watch(ctx, hostfs.WatchOptions{
+		return h.network.Root.Watch(ctx, hostfs.WatchOptions{
 			Targets: h.targets, Grown: grown, Delays: etcddetect.StartDelays(), Notify: wake.Notify, Ready: ready,
 		})
 	})
 	retry("shutdown", func(ready func()) error { return h.shutdown.Watch(ctx, wake.Notify, ready) })
 	retry("bus", func(ready func()) error {
 		_, grown := h.etcd.Units()
-		return systemd.WatchUnits(ctx, h.root, systemd.WatchOptions{
+		return systemd.WatchUnits(ctx, h.network.Root, systemd.WatchOptions{
 			Units: h.units, Grown: grown, Notify: wake.Notify, Ready: ready,
 		})
 	})
@@ -235,7 +233,7 @@ func (h *Host) MachineIDs() MachineIDs {
 	var m MachineIDs
 	first := func(paths ...string) string {
 		for _, path := range paths {
-			text, err := h.root.ReadFile(path)
+			text, err := h.network.Root.ReadFile(path)
 			if err != nil {
 				if !hostfs.IsAbsent(err) {
 					m.Unread = append(m.Unread, path+": "+hostfs.Reason(err).Error())
@@ -254,7 +252,7 @@ func (h *Host) MachineIDs() MachineIDs {
 	m.InstanceID = first("/var/lib/cloud/data/instance-id")
 	m.SystemUUID = first(dmi + "product_uuid")
 	m.MachineID = first("/etc/machine-id", "/var/lib/dbus/machine-id")
-	m.ProviderID = kubeletProviderID(h.root.Proc(""))
+	m.ProviderID = kubeletProviderID(h.network.Root.Proc(""))
 	return m
 }
 

@@ -186,11 +186,9 @@ func (m *ShutdownMonitor) subscribe(ctx context.Context, conn *godbus.Conn) erro
 func (m *ShutdownMonitor) inhibit(conn *godbus.Conn) error {
 	call := conn.Object(logindName, logindPath).Go(logindManager+".Inhibit", 0, make(chan *godbus.Call, 1),
 		"shutdown", "holdfast-agent", "Cordon the node before shutdown", "delay")
-	timeout := time.NewTimer(busTimeout)
-	defer timeout.Stop()
 	select {
 	case <-call.Done:
-	case <-timeout.C:
+	case <-time.After(busTimeout):
 		_ = conn.Close() // which ends the call
 		<-call.Done
 	}
