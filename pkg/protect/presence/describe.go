@@ -118,9 +118,8 @@ func describeAwaited(ref evidence.MemberRef, isGone bool, in Inputs) string {
 			strings.Join(without, " or "))
 	case len(without) == 0 && isHealthy:
 		return fact + "the Node of the host where it runs announces it: the member answers, so do not remove it. " +
-			"If it runs on " +
-			"another host, check the agent there; if it runs here, the agent does not recognize it: see what " +
-			"`holdfast-agent inspect` finds"
+			"If it runs on another host, check the agent there; if it runs here, the agent does not recognize it: see " +
+			"what `holdfast-agent inspect` finds"
 	case len(without) == 0 && len(finders) > 0:
 		return fact + fmt.Sprintf("the member runs on node %s: the agent there finds its server or its data, so start it "+
 			"there, and do not remove it", strings.Join(finders, " or "))
