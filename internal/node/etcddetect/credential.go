@@ -1,7 +1,6 @@
 package etcddetect
 
 import (
-	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -134,21 +133,15 @@ func (d *Detector) existingPath(find pathFinder, serverPath string) string {
 // clientCredentials returns the layouts' client certificates next to the server's
 // certificate, by the server's paths: a link leads where it leads the server. kubespray makes
 // one admin certificate for each member and may leave those of others there. The one with the
-// member's name is first.
+// member's name is first, and can be there twice.
 func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
-	dir, member := filepath.Dir(server), inventoryName(server)
-	rank := func(cert string) int {
-		if inventoryName(cert) == member {
-			return 0
-		}
-		return 1
-	}
+	dir := filepath.Dir(server)
+	_, member, _ := strings.Cut(filepath.Base(server), "-") // kubespray: member-<host>.pem, admin-<host>.pem
 	for _, l := range distroLayouts() {
 		for _, client := range l.clients {
-			certs := d.matchingFiles(dir, client.cert, find)
-			slices.SortStableFunc(certs, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
-			for _, serverPath := range certs {
+			own := filepath.Join(dir, strings.Replace(client.cert, "*.pem", member, 1))
+			for _, serverPath := range append([]string{own}, d.matchingFiles(dir, client.cert, find)...) {
 				cert, key := d.existingPath(find, serverPath), d.existingPath(find, keyFile(serverPath))
 				ca := d.existingPath(find, filepath.Join(dir, client.ca))
 				if cert == "" || key == "" || ca == "" {
@@ -182,13 +175,6 @@ func (d *Detector) matchingFiles(dir, pattern string, find pathFinder) []string 
 		}
 	}
 	return found
-}
-
-// inventoryName returns the part of a file's name that kubespray takes from the inventory:
-// member-<host>.pem, admin-<host>.pem.
-func inventoryName(file string) string {
-	_, host, _ := strings.Cut(filepath.Base(file), "-")
-	return host
 }
 
 // keyFile returns the key for a certificate, or "" for a file that is a key itself.

@@ -75,7 +75,7 @@ func isRecent(segment fs.FileInfo) bool {
 }
 
 // isInUse reports whether a server has this data directory, or this log. logInfo is nil if the log
-// cannot be read: nil is the same file as no other.
+// cannot be read.
 func (s *hostScan) isInUse(dir string, logInfo fs.FileInfo) bool {
 	info, _ := s.root.Stat(dir)
 	return slices.ContainsFunc(slices.Concat(s.found, s.pods), func(f detectedServer) bool {

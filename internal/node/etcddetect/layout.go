@@ -54,7 +54,9 @@ type clientCert struct {
 
 // distroLayouts returns all layouts (sources: docs of each distribution; kubespray
 // roles/etcd, kubeadm constants.go, k3s pkg/etcd/etcd.go, k0s pkg/constant).
-func distroLayouts() []distroLayout {
+func distroLayouts() []distroLayout { return append(kubernetesLayouts(), packageLayouts()...) }
+
+func kubernetesLayouts() []distroLayout {
 	return []distroLayout{
 		{
 			name:         "kubespray",
@@ -109,6 +111,11 @@ func distroLayouts() []distroLayout {
 			program:      parentProgram{name: "k0s", role: "controller", etcdDir: "etcd"},
 			clients:      []clientCert{{"ca.crt", "../apiserver-etcd-client.crt"}},
 		},
+	}
+}
+
+func packageLayouts() []distroLayout {
+	return []distroLayout{
 		{
 			name:     "package",
 			units:    []string{"etcd.service", "etcd2.service", "etcd-member.service"},
@@ -180,7 +187,9 @@ func (s *hostScan) distributionOf(f detectedServer) v1alpha1.Distribution {
 		case l.distribution == "":
 		case l.program.name != "":
 			isUnit := f.Unit != "" && slices.Contains(l.units, f.Unit)
-			if isUnit || slices.Contains(l.dataDirs, dir) || (isStatic && l.hasManifestBeside(dir)) {
+			// RKE2 can have its own data directory elsewhere, with the static pods beside that of etcd.
+			isMoved := isStatic && l.program.manifests != "" && strings.HasSuffix(dir, "/"+l.program.etcdDir)
+			if isUnit || slices.Contains(l.dataDirs, dir) || isMoved {
 				return l.distribution
 			}
 		case len(l.manifests) > 0:
@@ -201,13 +210,6 @@ func (s *hostScan) isOfKubespray(file string) bool {
 	isEvents := func(st *starter) bool { return st.name == "etcd-events.service" }
 	text, _ := s.root.ReadFile(file) // without the file there is no sign
 	return slices.ContainsFunc(s.starters, isEvents) || strings.Contains(string(text), "ETCD_PEER_CLIENT_CERT_AUTH=True")
-}
-
-// hasManifestBeside reports whether a data directory is the one of a program that runs etcd as a
-// static pod and has its own data directory elsewhere: DIR/server/db/etcd of DIR/rke2.
-func (l distroLayout) hasManifestBeside(dir string) bool {
-	programDir, isBelow := strings.CutSuffix(dir, "/"+l.program.etcdDir)
-	return l.program.manifests != "" && isBelow && path.IsAbs(programDir)
 }
 
 // A parentProgram is a program that etcd belongs to: k3s contains it, k0s and RKE2 start it.

@@ -13,8 +13,9 @@ type cgroupOwner struct {
 	unit, hostUnit string
 	container      bool
 	pod            bool
-	// static is set if the pod is from a file or URL of the kubelet and not from the API
-	// server.
+	// static is set if the pod is from a file or URL of the kubelet and not from the API server. The
+	// kubelet makes the UID of such a pod as a digest (pkg/kubelet/config/common.go, applyDefaults).
+	// UIDs of the API server have separators, and users cannot choose them.
 	static bool
 }
 
@@ -40,7 +41,7 @@ func (o *cgroupOwner) add(cgroup, own string) {
 		switch {
 		case strings.Contains(name, "kubepods"), podUID(name) != "":
 			uid := podUID(name)
-			owner = cgroupOwner{pod: true, static: owner.static || !inPod && isStaticUID(uid)}
+			owner = cgroupOwner{pod: true, static: owner.static || !inPod && len(uid) == 32}
 			inPod = inPod || (uid != "" && own != "")
 		case isContainerGroup(name), name == "etcd" && i > 0 && names[i-1] == talosGroup:
 			owner = cgroupOwner{container: true, pod: owner.pod, static: owner.static}
@@ -86,11 +87,6 @@ func podUID(name string) string {
 	}
 	return uid
 }
-
-// isStaticUID reports whether the kubelet made the UID, as the digest of a static pod
-// (pkg/kubelet/config/common.go, applyDefaults). UIDs of the API server have separators, and
-// users cannot choose them.
-func isStaticUID(uid string) bool { return len(uid) == 32 }
 
 func isRuntimeUnit(name string) bool {
 	runtimes := []string{"docker.service", "containerd.service", "crio.service", "podman.service", "kubelet.service"}

@@ -40,8 +40,6 @@ type etcdProcess struct {
 	// have the name of etcd. databaseErr is why its open files could not be read.
 	database    openDatabase
 	databaseErr error
-	// exe is the path of the program, as far as it is known.
-	exe string
 	// program is the name of the program in messages.
 	program string
 	// unread are errors of the kernel's files.
@@ -119,7 +117,7 @@ func (d *Detector) readProcess(proc procfs.Proc, isHolder bool) (p etcdProcess, 
 	}
 	exe = strings.TrimSuffix(exe, deletedSuffix)
 	root := hostfs.Root(d.root.Proc(strconv.Itoa(proc.PID) + "/root"))
-	p = etcdProcess{pid: proc.PID, args: line[1:], exe: exe, program: "etcd", root: root}
+	p = etcdProcess{pid: proc.PID, args: line[1:], program: "etcd", root: root}
 	if isEtcdProcess(comm, exe, line) {
 		return p, true, p.readDetails(proc)
 	}

@@ -132,8 +132,8 @@ func (p *etcdProcess) embeddedConfig() string {
 // maxPodNotes is the most ordinary pods that have a note each.
 const maxPodNotes = 8
 
-// addPod adds the server in an ordinary pod. The kernel shows the log that it has open, also if only
-// the settings of the pod name it.
+// addPod adds the server in an ordinary pod. The kernel shows the log that it has open, also if
+// only the settings of the pod name it.
 func (s *hostScan) addPod(p etcdProcess, dirInfo fs.FileInfo) {
 	pod := detectedServer{Server: evidence.Server{PID: p.pid}, dirInfo: dirInfo}
 	if open, err := s.openDatabaseOf(p.pid); err == nil && open.logDir != "" {

@@ -36,10 +36,11 @@ func parseFlags(args []string) etcdSettings {
 			return flags // package flag stops here, and etcd then refuses to start
 		}
 		name, value, joined := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+		isKnown := slices.Contains(strings.Split(knownSettings, "|"), name)
 		switch {
 		case joined:
 			flags[name] = value
-		case i+1 < len(args) && (isKnownFlag(name) || !strings.HasPrefix(args[i+1], "-")):
+		case i+1 < len(args) && (isKnown || !strings.HasPrefix(args[i+1], "-")):
 			i++
 			flags[name] = args[i]
 		default:
@@ -48,9 +49,6 @@ func parseFlags(args []string) etcdSettings {
 	}
 	return flags
 }
-
-// isKnownFlag reports whether Holdfast reads a flag.
-func isKnownFlag(name string) bool { return slices.Contains(strings.Split(knownSettings, "|"), name) }
 
 // envSettings reads ETCD_* and ETCDCTL_* variables. An empty value is no setting (etcd
 // pkg/flags, SetFlagsFromEnv).
@@ -180,13 +178,9 @@ func (s etcdSettings) config(workDir string, isComplete bool) evidence.Config {
 		return value
 	}
 	name := or(s["name"], "default")
-	dir := or(s["data-dir"], name+".etcd")
-	switch {
-	case filepath.IsAbs(dir) || dir == "":
-	case workDir == "":
+	dir := absolutePath(workDir, or(s["data-dir"], name+".etcd"))
+	if !filepath.IsAbs(dir) {
 		dir = ""
-	default:
-		dir = filepath.Join("/", workDir, dir)
 	}
 	return evidence.Config{
 		Name:                name,

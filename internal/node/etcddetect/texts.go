@@ -75,7 +75,7 @@ var (
 	commentPattern = regexp.MustCompile(`(?m)^[ \t]*[#;].*\n?`)
 )
 
-// readTexts reads files, and what they mention. unit is the unit to which these files belong, or "".
+// readTexts reads files, and what they mention. unit is the unit that these files are of, or "".
 func (s *hostScan) readTexts(unit string, files ...string) *texts {
 	t := &texts{scan: s, files: files, binds: map[string]string{}, seen: map[string]bool{}}
 	for depth := 0; depth <= maxTextDepth; depth++ {
@@ -300,7 +300,7 @@ var (
 const valuePattern = `\\?["']*([^\s"'\\]+)`
 
 // settings returns the flags and the variables of etcd in the texts, and the last file with
-// variables that is not one of the first. The last value of a setting counts. A value with a part that
+// variables that is not one of files. The last value of a setting counts. A value with a part that
 // only a running shell or systemd knows is left out. In a text with a container engine, a name can
 // be that of the container.
 func (t *texts) settings() (flags, env etcdSettings, envFile string) {

@@ -14,10 +14,6 @@ import (
 // maxWatched is the most names in each list of a watchlist. A host has one server or two.
 const maxWatched = 64
 
-// touchFile is what etcd creates in its data directory and removes at each start, as a test
-// that the directory is writable (client/pkg/fileutil, IsDirWriteable).
-const touchFile = ".touch"
-
 // A watchlist has the places that scans found and no layout names: the files and data
 // directories of servers in other places, and their units. They are watched. The data
 // directories are also scanned again: a server of which only the data is left is still a
@@ -45,14 +41,11 @@ func (w *watchlist) update(s *hostScan) {
 	}
 	for _, f := range s.found {
 		if !f.InCluster { // Kubernetes cleans up what a pod leaves
-			dataDirs = append(dataDirs, nonempty(s.persistentHostPath(f.Config.DataDir))...)
+			dataDirs = append(dataDirs, s.persistentPaths(f.Config.DataDir)...)
 		}
-		agentPaths := []string{f.Config.File}
+		files = append(files, s.persistentPaths(f.Config.File)...)
 		for _, c := range f.Credentials {
-			agentPaths = append(agentPaths, c.CA, c.Cert, c.Key)
-		}
-		for _, agentPath := range agentPaths {
-			files = append(files, nonempty(s.persistentHostPath(agentPath))...)
+			files = append(files, s.persistentPaths(c.CA, c.Cert, c.Key)...)
 		}
 	}
 	w.mu.Lock()
@@ -66,13 +59,15 @@ func (w *watchlist) update(s *hostScan) {
 	}
 }
 
-// persistentHostPath returns the host's path for a path of the agent, or "" for a path in a
-// process's own root, which ends with the process.
-func (s *hostScan) persistentHostPath(agentPath string) string {
-	if root, name := s.root.Split(agentPath); root == s.root {
-		return name
+// persistentPaths returns the host's paths for paths of the agent, without those in a process's own
+// root, which end with the process.
+func (s *hostScan) persistentPaths(agentPaths ...string) (hostPaths []string) {
+	for _, agentPath := range agentPaths {
+		if root, name := s.root.Split(agentPath); root == s.root && name != "" {
+			hostPaths = append(hostPaths, name)
+		}
 	}
-	return ""
+	return hostPaths
 }
 
 // addNames adds the names that a scan found, and reports whether one of them is new. A full list
@@ -153,8 +148,10 @@ func StartDelays() []time.Duration {
 	return []time.Duration{300 * time.Millisecond, 600 * time.Millisecond, 4 * time.Second}
 }
 
+// dataDirTarget returns the target for a data directory. At each start, etcd creates .touch in it
+// and removes it, as a test that it is writable (client/pkg/fileutil, IsDirWriteable).
 func dataDirTarget(dir string) hostfs.Target {
-	return hostfs.Target{Dir: dir, Names: []string{"member", touchFile}}
+	return hostfs.Target{Dir: dir, Names: []string{"member", ".touch"}}
 }
 
 // cgroupTargets returns the directories in which a control group appears when a container or

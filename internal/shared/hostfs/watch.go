@@ -194,8 +194,8 @@ func (w *dirWatch) isRelevant(path string) bool {
 	return MatchesAny(w.dirs[filepath.Dir(path)].names, filepath.Base(path)) || len(w.dirs[path].names) > 0
 }
 
-// A watchPoint is a directory to watch. If it is an ancestor of the wanted one, missing is what does
-// not exist in it.
+// A watchPoint is a directory to watch. If it is an ancestor of the wanted one, missing is what
+// does not exist in it.
 type watchPoint struct {
 	at      string
 	info    fs.FileInfo
