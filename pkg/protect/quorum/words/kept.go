@@ -35,12 +35,8 @@ func (w writer) keptWarning() string {
 			"etcd cluster %s cannot lose another voter", w.id))
 	default:
 		joined := ""
-		switch more := w.Tally.NewVotersAfter(len(onNode)); more {
-		case 0:
-		case 1:
-			joined = " and 1 new voter has joined"
-		default:
-			joined = fmt.Sprintf(" and %d new voters have joined", more)
+		if more := w.Tally.NewVotersAfter(len(onNode)); more > 0 {
+			joined = fmt.Sprintf(" and %s %s joined", observation.Plural(more, "new voter"), agree(more, "has", "have"))
 		}
 		warnings = append(warnings, fmt.Sprintf("until %s left the member list%s, etcd cluster %s cannot lose another voter",
 			agree(len(onNode), "it has", "they have"), joined, w.id))
