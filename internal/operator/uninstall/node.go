@@ -93,23 +93,15 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		taints := wanted.RemoveTaints
 		if u.DryRun {
-			wanted.RemoveTaints = nil
-		}
-		patches, err := nodepatch.Plan(node, wanted, time.Now())
-		if err != nil {
-			return err
+			return u.printCleanup(node, wanted)
 		}
 		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
 		if stays != nil {
 			closed = stays
 		}
-		changed = changed || len(patches) > 0
-		if u.DryRun {
-			return u.printPatches(node, taints, patches)
-		}
-		_, err = nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
+		newest, err := nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
+		changed = changed || newest != node
 		return err
 	})
 	switch {
@@ -129,13 +121,20 @@ func isTransient(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
 }
 
-// printPatches prints the commands of patches. Kubelets write their Nodes all the time, so a
-// command names the UID of the Node instead of its version, and removes taints one by one.
+// printCleanup prints the commands that make a Node as wanted. Kubelets write their Nodes all the
+// time, so a command names the UID of the Node instead of its version, and removes taints one by
+// one.
 //
 // Since the script was printed, a person or an agent may have ended or begun a hold, and a person
 // may have asked for a node to stay closed, or deleted the node. Then the cordon may not be
 // Holdfast's any more, or is now, so the script ends.
-func (u *uninstaller) printPatches(node *corev1.Node, taints []corev1.Taint, patches []nodepatch.Patch) error {
+func (u *uninstaller) printCleanup(node *corev1.Node, wanted nodepatch.Desired) error {
+	taints := wanted.RemoveTaints
+	wanted.RemoveTaints = nil
+	patches, err := nodepatch.Plan(node, wanted, time.Now())
+	if err != nil {
+		return err
+	}
 	if len(patches) > 0 {
 		deletion := ""
 		if node.DeletionTimestamp != nil {

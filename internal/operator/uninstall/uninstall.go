@@ -274,12 +274,7 @@ func (u *uninstaller) kubectl(object *metav1.PartialObjectMetadata) string {
 
 // describe names an object as kubectl does. The name of a role may have any character of a shell.
 func describe(object *metav1.PartialObjectMetadata) string {
-	kind := object.GroupVersionKind()
-	name := strings.ToLower(kind.Kind)
-	if kind.Group != "" {
-		name += "." + kind.Group
-	}
-	return name + "/" + object.Name
+	return strings.ToLower(object.GroupVersionKind().GroupKind().String()) + "/" + object.Name
 }
 
 func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObjectMetadata, advice string) error {
