@@ -98,7 +98,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 
 func (c *canRemoveRun) answer(ctx context.Context, nodes []string) (quorum.Answer, error) {
 	answers := c.poll(ctx, nodes)
-	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: combined(answers), Nodes: answers}
+	r := canRemoveReport{Version: report.Version, Kind: "CanRemove", Answer: report.Combined(answers), Nodes: answers}
 	return r.Answer, c.format.write(c.Out, r, r.text())
 }
 
@@ -143,24 +143,9 @@ func (c *canRemoveRun) poll(ctx context.Context, nodes []string) []report.Remova
 			return !slices.ContainsFunc(answers, isTransient), nil
 		}
 		c.printProgress(answers)
-		return combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isPermanent), nil
+		return report.Combined(answers) == quorum.Yes || slices.ContainsFunc(answers, isPermanent), nil
 	})
 	return answers
-}
-
-// combined returns the answer about all nodes, each on its own.
-func combined(answers []report.Removal) quorum.Answer {
-	all := quorum.Yes
-	for _, r := range answers {
-		switch r.Answer {
-		case quorum.No:
-			return quorum.No
-		case quorum.Unknown:
-			all = quorum.Unknown
-		case quorum.Yes:
-		}
-	}
-	return all
 }
 
 // isPermanent reports whether waiting cannot change an answer.
@@ -176,7 +161,7 @@ func (c *canRemoveRun) printProgress(answers []report.Removal) {
 	text, now := printable.Join(answers, ", ", func(r report.Removal) string {
 		return fmt.Sprintf("%s: %s (%s)", r.Node, r.Answer, r.Reason)
 	}), time.Now()
-	if combined(answers) == quorum.Yes || (text == c.last && now.Sub(c.printed) < progressInterval) {
+	if report.Combined(answers) == quorum.Yes || (text == c.last && now.Sub(c.printed) < progressInterval) {
 		return
 	}
 	c.last, c.printed = text, now

@@ -164,8 +164,7 @@ func formatStatus(status report.Status, state report.State) string {
 	zones := [][]string{{"ZONE", "ETCD CLUSTER", "VOTERS", "NODES", "QUORUM WITHOUT IT"}}
 	grants := [][]string{{"OPEN DOOR", "NODE", "ETCD CLUSTER", "MEMBERS", "BY", "AGE", "NODE EXISTS", "SHUT WHEN"}}
 	for _, c := range status.Clusters {
-		observers := cmp.Or(string(c.Observers), "-")
-		row := []string{string(c.ID), "?", "?", "?", "?", observers}
+		row := []string{string(c.ID), "?", "?", "?", "?", cmp.Or(string(c.Observers), "-")}
 		if c.Known {
 			for i, n := range []int{c.Voters, c.Healthy, c.Quorum, c.MayLose} {
 				row[i+1] = strconv.Itoa(n)

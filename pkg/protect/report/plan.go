@@ -56,13 +56,12 @@ func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 		s.Clusters[i] = *observation.Recent(&s.Clusters[i], s.Now).DeepCopy()
 	}
 	p := Plan{
-		Version: Version, Kind: "Plan", Answer: quorum.Yes, Replaced: isReplaced, Steps: []Step{}, Stopped: []Removal{},
+		Version: Version, Kind: "Plan", Replaced: isReplaced, Steps: []Step{}, Stopped: []Removal{},
 	}
 	for len(left) > 0 {
 		s.sortByCost(left, isReplaced)
 		at := slices.IndexFunc(left, func(name string) bool { return s.removal(s.node(name)).Answer == quorum.Yes })
 		if at < 0 {
-			p.Answer = quorum.Unknown
 			for _, name := range left {
 				p.Stopped = append(p.Stopped, s.removal(s.node(name)))
 			}
@@ -76,9 +75,7 @@ func NewPlan(s State, nodes []string, isReplaced bool) (Plan, error) {
 		step.Warnings = append(step.Warnings, slices.DeleteFunc(s.quorumZones(), isOld)...)
 		p.Steps = append(p.Steps, step)
 	}
-	if slices.ContainsFunc(p.Stopped, func(r Removal) bool { return r.Answer == quorum.No }) {
-		p.Answer = quorum.No
-	}
+	p.Answer = Combined(p.Stopped)
 	return p, nil
 }
 

@@ -144,3 +144,15 @@ func (s State) removal(n *corev1.Node) Removal {
 		Message: d.Message, Warnings: d.Warnings,
 	}
 }
+
+// Combined returns the answer about several Nodes, each on its own: no counts before unknown, and
+// that before yes.
+func Combined(removals []Removal) quorum.Answer {
+	all := quorum.Yes
+	for _, r := range removals {
+		if r.Answer == quorum.No || all == quorum.Yes {
+			all = r.Answer
+		}
+	}
+	return all
+}

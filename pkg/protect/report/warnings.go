@@ -24,9 +24,6 @@ const (
 	defaultStuckHoldAfter = 10 * time.Minute
 )
 
-// webhookName is the name of the webhook's Deployment.
-const webhookName = "holdfast-webhook"
-
 // A WarningKind classifies a Warning. The set is closed.
 type WarningKind string
 
@@ -66,7 +63,7 @@ func warningf(kind WarningKind, about, format string, args ...any) Warning {
 func (s State) warnings(status Status) []Warning {
 	var all []Warning
 	if s.FlagsProblem != "" {
-		all = append(all, warningf(WarnFlagsUnknown, webhookName, "%s", s.FlagsProblem))
+		all = append(all, warningf(WarnFlagsUnknown, "holdfast-webhook", "%s", s.FlagsProblem))
 	}
 	for i := range s.Clusters {
 		all = append(all, s.clusterWarnings(&s.Clusters[i], status.Clusters[i])...)
