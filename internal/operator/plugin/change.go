@@ -46,12 +46,15 @@ func (s *session) addChangeFlags(command *cobra.Command) {
 // carryOut shows the change, asks for it, and makes it. With --dry-run it prints a script instead:
 // the effects as comments, and the commands.
 func (s *session) carryOut(ctx context.Context, change plannedChange) error {
+	err := s.requireRights(ctx, change.rights)
 	if s.dryRun {
-		missing, _ := s.missingRights(ctx, change.rights) // the script is for another user, too
-		s.printScript(append(change.effects, missing...), change.commands)
+		if err != nil { // The script is for another user, too.
+			change.effects = append(change.effects, err.Error())
+		}
+		s.printScript(change.effects, change.commands)
 		return nil
 	}
-	if err := s.requireRights(ctx, change.rights); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, effect := range change.effects {
@@ -76,10 +79,7 @@ func (s *session) printScript(effects, commands []string) {
 		}
 	}
 	for _, command := range commands {
-		if rest, isKubectl := strings.CutPrefix(command, "kubectl "); isKubectl {
-			command = s.kubectl() + " " + rest
-		}
-		fmt.Fprintln(s.Out, command)
+		fmt.Fprintln(s.Out, s.kubectl()+strings.TrimPrefix(command, "kubectl"))
 	}
 }
 
@@ -115,18 +115,9 @@ func isTerminal(stream any) bool {
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// requireRights returns an error that names the rights that the user does not have.
+// requireRights returns an error that has a line for each kind of right that the user does not have,
+// with what to do.
 func (s *session) requireRights(ctx context.Context, rights []authorizationv1.ResourceAttributes) error {
-	missing, err := s.missingRights(ctx, rights)
-	if len(missing) > 0 {
-		return errors.New(strings.Join(missing, "\n"))
-	}
-	return err
-}
-
-// missingRights returns one line for each kind of right that the user does not have, with what to
-// do.
-func (s *session) missingRights(ctx context.Context, rights []authorizationv1.ResourceAttributes) ([]string, error) {
 	var kinds []authorizationv1.ResourceAttributes
 	names := map[authorizationv1.ResourceAttributes][]string{}
 	for _, right := range rights {
@@ -134,7 +125,7 @@ func (s *session) missingRights(ctx context.Context, rights []authorizationv1.Re
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
 		}
 		if err := s.kube.Create(ctx, review); err != nil {
-			return nil, fmt.Errorf("checking the permission to %s: %w", describeRight(right), err)
+			return fmt.Errorf("checking the permission to %s: %w", describeRight(right), err)
 		}
 		if review.Status.Allowed {
 			continue
@@ -146,15 +137,15 @@ func (s *session) missingRights(ctx context.Context, rights []authorizationv1.Re
 		}
 		names[kind] = append(names[kind], right.Name)
 	}
-	var missing []string
+	var missing []error
 	for _, kind := range kinds {
 		text := "you have no permission to " + describeRight(kind)
 		if of := strings.Join(names[kind], ", "); of != "" {
 			text += " (" + of + ")"
 		}
-		missing = append(missing, text+"; "+adviceFor(kind))
+		missing = append(missing, fmt.Errorf("%s; %s", text, adviceFor(kind)))
 	}
-	return missing, nil
+	return errors.Join(missing...)
 }
 
 // describeRight describes a right as in `kubectl auth can-i`, without the name of the object.

@@ -102,13 +102,10 @@ type warningsKey struct{}
 func (s *session) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
 	collected, isCollecting := ctx.Value(warningsKey{}).(*[]string)
 	switch {
-	case code != warningCode || text == "":
+	case code != 299 || text == "": // the code of the warnings of an API server (RFC 7234, section 5.5)
 	case isCollecting:
 		*collected = append(*collected, text)
 	default:
 		fmt.Fprintf(s.ErrOut, "Warning: %s\n", text)
 	}
 }
-
-// warningCode is the code of the warnings of an API server (RFC 7234, section 5.5).
-const warningCode = 299

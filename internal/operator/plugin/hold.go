@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -44,10 +45,7 @@ Needs the permission to patch nodes.`,
 
 // planHold returns what keeps a Node closed.
 func planHold(n *corev1.Node, reason string) nodeChange {
-	value := strings.TrimSpace(reason)
-	if value == "" {
-		value = "true"
-	}
+	value := cmp.Or(strings.TrimSpace(reason), "true")
 	c, err := readiness.ClosedBy(n)
 	end := "It stays closed, also after a reboot, until: kubectl holdfast release " + n.Name
 	if c.HasForeignCordon() {

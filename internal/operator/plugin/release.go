@@ -162,16 +162,15 @@ func effectsOfReopening(n *corev1.Node, c readiness.Closed) []string {
 		text = fmt.Sprintf("Node %s is kept closed by annotation %s=%s.",
 			n.Name, readiness.KeepCordonedAnnotation, cli.Quoted(n.Annotations[readiness.KeepCordonedAnnotation]))
 	}
-	if c.HasForeignCordon() {
-		return []string{text}
-	}
-	text += " It is opened."
 	held := readiness.FindCondition(n, readiness.NetworkHeld)
-	if held == nil || held.Reason != readiness.CordonedByOthers {
+	switch {
+	case c.HasForeignCordon():
 		return []string{text}
+	case held == nil || held.Reason != readiness.CordonedByOthers:
+		return []string{text + " It is opened."}
 	}
 	return []string{
-		text,
+		text + " It is opened.",
 		fmt.Sprintf("Holdfast then holds the node until its gates are open. Condition %s: %s", held.Type, held.Message),
 		"To open it although gates are closed, run the command again when Holdfast holds it: kubectl holdfast release " +
 			n.Name,

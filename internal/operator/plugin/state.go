@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -75,8 +74,7 @@ func (s *session) readState(ctx context.Context, lists client.Reader) (report.St
 // addGuardPods reads the guard pods. That they cannot be read is part of the state.
 func addGuardPods(ctx context.Context, kube client.Reader, s *report.State) {
 	pods := &corev1.PodList{}
-	err := kube.List(ctx, pods, client.InNamespace(guard.Namespace))
-	if err != nil {
+	if err := kube.List(ctx, pods, client.InNamespace(guard.Namespace)); err != nil {
 		s.GuardProblem = readError("pods in namespace "+guard.Namespace, err).Error()
 		return
 	}
@@ -114,8 +112,8 @@ func getNode(ctx context.Context, c client.Client, name string) (*corev1.Node, e
 // addWebhookFlags adds the flags by which the webhook decides otherwise than by default. That they
 // cannot be read is part of the state.
 func addWebhookFlags(ctx context.Context, kube client.Reader, s *report.State) {
-	webhook := &appsv1.Deployment{}
-	key := types.NamespacedName{Namespace: guard.Namespace, Name: "holdfast-webhook"}
+	webhook := webhookDeployment()
+	key := client.ObjectKeyFromObject(webhook)
 	if err := kube.Get(ctx, key, webhook); err != nil {
 		s.FlagsProblem = fmt.Sprintf("the flags of the webhook are not known: reading deployment %s: %v "+
 			"(you need the verb get on deployments.apps)", key, err)

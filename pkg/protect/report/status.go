@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -122,7 +123,7 @@ func NewStatus(s State) Status {
 		status.Clusters = append(status.Clusters, cluster)
 	}
 	for i := range s.Nodes {
-		if hold, isHeld := s.holdStatus(i); isHeld {
+		if hold, isHeld := holdStatus(&s.Nodes[i]); isHeld {
 			status.Holds = append(status.Holds, hold)
 		}
 	}
@@ -178,8 +179,7 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 	return status
 }
 
-func (s State) holdStatus(i int) (h HoldStatus, isHeld bool) {
-	n := &s.Nodes[i]
+func holdStatus(n *corev1.Node) (h HoldStatus, isHeld bool) {
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	if err != nil || record.State != readiness.Held {
 		return HoldStatus{}, false
