@@ -94,10 +94,7 @@ func (s State) missingClusters() []Warning {
 	announcers := map[v1alpha1.ClusterID][]string{}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		refs, err := observation.ParseAnnouncement(n.Annotations[observation.AnnouncementAnnotation])
-		if err != nil || !observation.IsLabelled(n) {
-			continue // The Node has no cluster that can be named: its warning is UnknownMember.
-		}
+		refs, _ := observation.AnnouncedOn(n) // If no cluster can be named, the warning is UnknownMember.
 		for _, ref := range refs {
 			exists := slices.ContainsFunc(s.Clusters, func(c v1alpha1.EtcdCluster) bool { return c.Name == string(ref.Cluster) })
 			if !exists && !slices.Contains(announcers[ref.Cluster], n.Name) {
