@@ -27,8 +27,8 @@ type breakGlassRun struct {
 	reason    string
 	duration  time.Duration
 	andDelete bool
-	// stopWebhook consents to stop the webhook if it answers and cannot record the deletion. stop is nil
-	// without it.
+	// stopWebhook consents to stop the webhook if it answers and cannot record the deletion. stop is
+	// nil without consent.
 	stopWebhook bool
 	stop        *webhookStop
 

@@ -48,8 +48,8 @@ already, for example when a hook runs again, use --ignore-not-found.
 
 The command needs the verbs get and delete on nodes.`
 
-// A canRemoveRun is one run of can-remove. The zero value of its flags asks once, or until no answer
-// is unknown for a reason that may pass within seconds.
+// A canRemoveRun is one run of can-remove. Without flags it asks until no answer is unknown for a
+// reason that may pass within seconds.
 type canRemoveRun struct {
 	*session
 	isWaiting      bool

@@ -115,8 +115,8 @@ func isTerminal(stream any) bool {
 	return isFile && term.IsTerminal(int(file.Fd()))
 }
 
-// requireRights returns an error that has a line for each kind of right that the user does not have,
-// with what to do.
+// requireRights returns an error with a line for each kind of right that the user does not have,
+// and what to do.
 func (s *session) requireRights(ctx context.Context, rights []authorizationv1.ResourceAttributes) error {
 	var kinds []authorizationv1.ResourceAttributes
 	names := map[authorizationv1.ResourceAttributes][]string{}

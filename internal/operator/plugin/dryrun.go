@@ -102,7 +102,7 @@ type warningsKey struct{}
 func (s *session) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
 	collected, isCollecting := ctx.Value(warningsKey{}).(*[]string)
 	switch {
-	case code != 299 || text == "": // the code of the warnings of an API server (RFC 7234, section 5.5)
+	case code != 299 || text == "": // all warnings of API servers have it (RFC 7234, section 5.5)
 	case isCollecting:
 		*collected = append(*collected, text)
 	default:

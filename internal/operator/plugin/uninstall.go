@@ -67,8 +67,8 @@ func (s *session) uninstall(ctx context.Context, o uninstall.Options) error {
 	})
 }
 
-// describeUninstall returns what the command does to the cluster of this API server, and what it prints when
-// that is done.
+// describeUninstall returns what the command does to the cluster of this API server, and what it
+// prints when that is done.
 func describeUninstall(o uninstall.Options, server string) (effects []string, done string) {
 	effects = []string{
 		fmt.Sprintf("Holdfast is removed from the cluster %s.", server),

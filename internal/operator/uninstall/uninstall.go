@@ -386,7 +386,8 @@ func (u *uninstaller) need(right authorizationv1.ResourceAttributes) {
 
 // needFor records that Run needs a right for one object.
 func (u *uninstaller) needFor(object *metav1.PartialObjectMetadata, verb string) {
-	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind()) // right for the kinds of Run
+	// The guess is right for all kinds that Run deletes or patches.
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
 	u.need(authorizationv1.ResourceAttributes{
 		Verb: verb, Group: resource.Group, Resource: resource.Resource, Namespace: object.Namespace, Name: object.Name,
 	})
