@@ -62,7 +62,7 @@ type Condition struct {
 
 // HoldOnPage is the hold of the Node, or how its last one ended.
 type HoldOnPage struct {
-	// State is held, released or overridden, or unreadable.
+	// State is held, released or overridden, unreadable, or none without a record.
 	State     string     `json:"state"`
 	Reason    string     `json:"reason,omitempty"`
 	Since     string     `json:"since,omitempty"`
