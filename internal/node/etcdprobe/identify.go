@@ -207,12 +207,10 @@ func (p *Prober) fetchStatus(ctx context.Context, e endpoint) (*pb.StatusRespons
 // same host. It reports false while the server's process runs, because the process may be
 // about to rejoin.
 func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (evidence.Identity, bool) {
-	cached, ok := p.cached(server)
-	if !ok || len(cached.members) == 0 || server.IsRunning() {
+	cached, _ := p.cached(server)
+	isReplaced := server.Stored != nil && *server.Stored != cached.ref // the data is that of another member
+	if len(cached.members) == 0 || server.IsRunning() || isReplaced {
 		return evidence.Identity{}, false
-	}
-	if server.Stored != nil && *server.Stored != cached.ref {
-		return evidence.Identity{}, false // the data is that of another member, a replacement
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

@@ -58,9 +58,9 @@ func (p *Prober) access(server evidence.Server) *v1alpha1.Access {
 	})
 }
 
-// probeList probes the members of a list in parallel, and requests the cluster's alarms if there may
-// be any. It adds the results to the observation. The member that returned a confirmed list needs no
-// further probe.
+// probeList probes the members of a list in parallel, and requests the cluster's alarms if there
+// may be any. It adds the results to the observation. The member that returned a confirmed list
+// needs no further probe.
 func (p *Prober) probeList(
 	ctx context.Context, o *v1alpha1.Observation, local evidence.FoundServer, list memberList,
 ) {

@@ -94,8 +94,8 @@ func NewCore(config *rest.Config, client *http.Client) (*Core, error) {
 
 // Clusters are the clients for the objects of Holdfast.
 type Clusters struct {
-	EtcdClusters *Client[*v1alpha1.EtcdCluster, *v1alpha1.EtcdClusterList]
-	Observations *Client[*v1alpha1.EtcdObservation, *v1alpha1.EtcdObservationList]
+	EtcdClusters *EtcdClusters
+	Observations *Observations
 }
 
 // NewClusters returns clients that use an existing HTTP client.
@@ -103,8 +103,8 @@ func NewClusters(config *rest.Config, client *http.Client) (*Clusters, error) {
 	own, err := newGroup(
 		config, client, v1alpha1.GroupVersion(), "/apis", runtime.ContentTypeJSON, v1alpha1.AddToScheme)
 	return &Clusters{
-		EtcdClusters: &Client[*v1alpha1.EtcdCluster, *v1alpha1.EtcdClusterList]{own, v1alpha1.Resource, ""},
-		Observations: &Client[*v1alpha1.EtcdObservation, *v1alpha1.EtcdObservationList]{own, v1alpha1.ObservationResource, ""},
+		EtcdClusters: &EtcdClusters{own, v1alpha1.Resource, ""},
+		Observations: &Observations{own, v1alpha1.ObservationResource, ""},
 	}, err
 }
 
@@ -115,6 +115,10 @@ type (
 	ConfigMaps = Client[*corev1.ConfigMap, *corev1.ConfigMapList]
 	// Events is a client for Events.
 	Events = Client[*corev1.Event, *corev1.EventList]
+	// EtcdClusters is a client for EtcdClusters, without their observations.
+	EtcdClusters = Client[*v1alpha1.EtcdCluster, *v1alpha1.EtcdClusterList]
+	// Observations is a client for EtcdObservations.
+	Observations = Client[*v1alpha1.EtcdObservation, *v1alpha1.EtcdObservationList]
 )
 
 // Nodes returns a client for Nodes.
