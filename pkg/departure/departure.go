@@ -105,9 +105,11 @@ func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), co
 func goes(key, says string) markRow {
 	return markRow{class: ForGood, kind: Taint, key: key, says: says}
 }
+
 func comesBack(key, says string) markRow {
 	return markRow{class: ForAWhile, kind: Taint, key: key, says: says}
 }
+
 func reboots(key, program string) markRow {
 	return markRow{class: ForAWhile, kind: Annotation, key: key, says: "is being rebooted by " + program, ifCordoned: true}
 }

@@ -17,7 +17,7 @@ package machine
 // machine when the Node is gone.
 func (o Object) IsEnding(hasNode bool) bool {
 	if o.Kind == KindNodeClaim {
-		return o.Deleting && !(o.IsRegistered && hasNode)
+		return o.Deleting && (!o.IsRegistered || !hasNode)
 	}
 	return o.Deleting && !o.IsHooked
 }

@@ -114,20 +114,20 @@ func TestMetrics(t *testing.T) {
 	a := &Agent{metrics: newMetrics()}
 	registry := prometheus.NewRegistry()
 	require.NoError(t, registry.Register(a))
-	a.metrics.scans.Observe(0.03)
-	a.metrics.unreadable.Set(2)
-	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{
+	a.scans.Observe(0.03)
+	a.unreadable.Set(2)
+	a.countServers(evidence.Scan{Found: []evidence.FoundServer{
 		foundMember(1),
 		{Server: evidence.Server{PID: 2}, Identity: evidence.Identity{Problem: "no answer"}},
 		{Server: evidence.Server{Where: "data"}},
 		{Identity: evidence.Identity{Ref: evidence.MemberRef{Cluster: testCluster, Member: "b"}, Removed: true}},
 	}})
-	a.metrics.countServers(evidence.Scan{Found: []evidence.FoundServer{foundMember(1)}})
-	a.metrics.probes.Observe(1)
+	a.countServers(evidence.Scan{Found: []evidence.FoundServer{foundMember(1)}})
+	a.probes.Observe(1)
 	for _, result := range []string{
 		resultLabel(v1alpha1.Observation{}), resultLabel(v1alpha1.Observation{Problem: "no leader"}), resultFailed,
 	} {
-		a.metrics.published.WithLabelValues(result).Inc()
+		a.published.WithLabelValues(result).Inc()
 	}
 
 	families, err := registry.Gather()

@@ -248,4 +248,5 @@ func memberRef(cluster, member uint64) evidence.MemberRef {
 
 // clusterID and memberID format an ID as etcdctl does.
 func clusterID(id uint64) v1alpha1.ClusterID { return v1alpha1.ClusterID(strconv.FormatUint(id, 16)) }
-func memberID(id uint64) v1alpha1.MemberID   { return v1alpha1.MemberID(strconv.FormatUint(id, 16)) }
+
+func memberID(id uint64) v1alpha1.MemberID { return v1alpha1.MemberID(strconv.FormatUint(id, 16)) }
