@@ -237,7 +237,8 @@ func (a *attempts) String() string {
 		return "no client URL is known"
 	}
 	var urls, entries []string
-	failures, sharing := map[string]string{}, map[string][]string{} // by URL, and the URLs by their failures
+	failures := map[string]string{}  // by URL
+	sharing := map[string][]string{} // the URLs by their failures
 	for _, each := range a.list {
 		message := each.message
 		if len(each.origins) > 0 {

@@ -208,7 +208,8 @@ func (p *Prober) fetchStatus(ctx context.Context, e endpoint) (*pb.StatusRespons
 // about to rejoin.
 func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (evidence.Identity, bool) {
 	cached, _ := p.cached(server)
-	isReplaced := server.Stored != nil && *server.Stored != cached.ref // the data is that of another member
+	// The data of another member is that of a replacement.
+	isReplaced := server.Stored != nil && *server.Stored != cached.ref
 	if len(cached.members) == 0 || server.IsRunning() || isReplaced {
 		return evidence.Identity{}, false
 	}
