@@ -93,7 +93,6 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// countRefresh counts a refresh by its result.
 func (m *Metrics) countRefresh(err error) {
 	result := "ok"
 	if status := new(StatusError); errors.As(err, &status) {
@@ -104,17 +103,11 @@ func (m *Metrics) countRefresh(err error) {
 	m.refreshes.WithLabelValues(result).Inc()
 }
 
-func (m *Metrics) setBytes(bytes int) {
+// set sets the result of a refresh. A nil summary stands for an unknown one.
+func (m *Metrics) set(c *spc.Summary, success time.Time, bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bytes = bytes
-}
-
-// setSummary sets the result of a refresh. A nil summary stands for an unknown one.
-func (m *Metrics) setSummary(c *spc.Summary, success time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.isLeader, m.summary, m.success = true, c, success
+	m.isLeader, m.summary, m.success, m.bytes = true, c, success, bytes
 }
 
 // stopLeading removes the metrics that only the leader exports.

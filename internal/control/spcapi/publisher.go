@@ -89,6 +89,7 @@ type publisherRun struct {
 	logged loop.LogOnce
 
 	published *spc.Inventory // the content of the ConfigMap
+	bytes     int            // the size of the last list, compressed
 	index     *spc.Index     // of the last list that was read
 	listed    time.Time      // when that list was requested
 	result    RefreshResult  // of the API, when that list was read
@@ -159,7 +160,7 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 		summary, r.absences = &now, absences
 		r.reportSummary(ctx, now)
 	}
-	r.Metrics.setSummary(summary, r.success)
+	r.Metrics.set(summary, r.success, r.bytes)
 	// The status has a ConfigMap of its own, which does not wake the agents.
 	statusErr := r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
 		m.Data = r.status(began, errors.Join(err, r.result.PartialErr, groupsErr), summary)
@@ -200,7 +201,6 @@ func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now ti
 	return nil
 }
 
-// newestCreation returns the creation time of the newest Node.
 func newestCreation(nodes []*corev1.Node) time.Time {
 	var at time.Time
 	for _, n := range nodes {
@@ -229,7 +229,7 @@ func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, no
 	if err != nil {
 		return err
 	}
-	r.Metrics.setBytes(len(packed))
+	r.bytes = len(packed)
 	if err := r.write(ctx, r.Name, packed); err != nil {
 		return fmt.Errorf("publishing the SPC inventory: %w", err)
 	}
@@ -247,7 +247,6 @@ func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, no
 	return errors.Join(failed...)
 }
 
-// write writes the ConfigMap of an inventory or of a part.
 func (r *publisherRun) write(ctx context.Context, name string, packed []byte) error {
 	if len(packed) > maxPacked {
 		return fmt.Errorf("the list of SPC machines has %d KiB after compression, too much for ConfigMap %s; "+
@@ -301,7 +300,6 @@ func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 	}
 }
 
-// recordEvent records a warning about the inventory.
 func (r *publisherRun) recordEvent(reason, message string) {
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: r.Namespace, Name: r.Name}
 	r.RecordEvent(about, corev1.EventTypeWarning, reason, message)
