@@ -218,7 +218,6 @@ func (n *number) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// resources returns the resources of a machine of the pool.
 func (p Pool) resources() corev1.ResourceList {
 	found := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(p.CPU), resource.DecimalSI),

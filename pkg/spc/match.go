@@ -157,7 +157,6 @@ func (x *Index) explainMissing(n *corev1.Node) Match {
 	return Match{Outcome: Missing, Message: "no live SPC record has its provider ID, addresses or name"}
 }
 
-// claimedBy returns the records that the labels of a Node name.
 func (x *Index) claimedBy(n *corev1.Node) []*Record {
 	claimed := claimOf(n)
 	var found []*Record

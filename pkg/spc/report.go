@@ -198,7 +198,6 @@ func (r *Report) removeGroup(n *corev1.Node, owned map[string]bool, isReported b
 	return false
 }
 
-// addMachineProblems adds the problems of the machine that matches.
 func (r *Report) addMachineProblems(n *corev1.Node, record Record, t Terms) {
 	for _, id := range []struct{ name, value string }{{"instance ID", record.InstanceID}, {"group", record.GroupName}} {
 		if id.value != exactLabelValue(id.value) {

@@ -21,7 +21,6 @@ const backdate = time.Hour
 // An authority is a CA with its key.
 type authority struct{ *tls.Certificate }
 
-// newAuthority returns a new self-signed CA.
 func newAuthority(now time.Time, validity time.Duration) (*authority, error) {
 	ca, err := newCertificate(&x509.Certificate{
 		// The name is unique, so that a verifier can tell two CAs apart.
@@ -70,12 +69,10 @@ func (a *authority) endOfLeaf(now time.Time, validity time.Duration) time.Time {
 	return a.Leaf.NotAfter
 }
 
-// hasIssued reports whether the CA has signed a serving certificate.
 func (a *authority) hasIssued(serving *tls.Certificate) bool {
 	return serving != nil && serving.Leaf.CheckSignatureFrom(a.Leaf) == nil
 }
 
-// createdAt returns when the CA was created.
 func (a *authority) createdAt() time.Time { return a.Leaf.NotBefore.Add(backdate) }
 
 // authorities is the content of the Secret.
@@ -118,7 +115,6 @@ func parseAuthority(data map[string][]byte, entry string) (*authority, error) {
 	return &authority{&pair}, nil
 }
 
-// encode returns the Secret's data.
 func (a authorities) encode() (map[string][]byte, error) {
 	data := map[string][]byte{}
 	for entry, ca := range map[string]*authority{currentEntry: a.current, nextEntry: a.next} {

@@ -14,14 +14,10 @@ import (
 type rotationStep string
 
 const (
-	// stepWait does nothing.
-	stepWait rotationStep = "wait"
-	// stepCreateNext writes a new next CA to the Secret.
-	stepCreateNext rotationStep = "create the next CA"
-	// stepWriteBundle sets the caBundle of every webhook.
-	stepWriteBundle rotationStep = "write the caBundles"
-	// stepPromoteNext makes the next CA the current one.
-	stepPromoteNext rotationStep = "use the next CA"
+	stepWait        rotationStep = "wait"
+	stepCreateNext  rotationStep = "create the next CA"  // in the Secret
+	stepWriteBundle rotationStep = "write the caBundles" // of every webhook
+	stepPromoteNext rotationStep = "use the next CA"     // as the current one
 )
 
 // maxTrusted limits the CAs in a caBundle, in case the Secret is deleted again and again.
@@ -75,7 +71,6 @@ func (s rotationState) allBundles(meets func([]byte) bool) bool {
 	return len(s.caBundles) > 0 && !slices.ContainsFunc(s.caBundles, func(b []byte) bool { return !meets(b) })
 }
 
-// isTrusted reports whether a CA is in all caBundles.
 func (s rotationState) isTrusted(a *authority) bool {
 	return s.allBundles(func(b []byte) bool { return slices.ContainsFunc(decodeCerts(b), a.Leaf.Equal) })
 }

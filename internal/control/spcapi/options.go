@@ -112,7 +112,6 @@ func checkURL(base string) error {
 	return nil
 }
 
-// readSettings returns the settings of one refresh.
 func (o Options) readSettings() (refreshSettings, error) {
 	s := refreshSettings{base: o.BaseURL, organization: o.Organization, cluster: o.Cluster}
 	var err error

@@ -145,7 +145,6 @@ func (e *StatusError) Error() string {
 // maxLogged limits a text of the API in a log, in bytes.
 const maxLogged = 300
 
-// newStatusError converts an error response.
 func newStatusError(r *http.Response, token string) error {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, maxDetail)) // the status is sufficient
 	detail := errorDetail(body)

@@ -58,7 +58,6 @@ func (r *publisherRun) status(attempted time.Time, problem error, summary *spc.S
 	return data
 }
 
-// formatAge returns the age of the published list.
 func formatAge(success, now time.Time) string {
 	if success.IsZero() {
 		return "never published"
@@ -80,7 +79,6 @@ func sortedPairs(of map[string]string) []string {
 	return found
 }
 
-// severalNodes returns a line for each machine with several Nodes.
 func severalNodes(s spc.Summary) []string {
 	var found []string
 	for _, instance := range slices.Sorted(maps.Keys(s.MachinesWithSeveralNodes)) {

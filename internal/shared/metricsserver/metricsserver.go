@@ -157,7 +157,6 @@ func (a *Authorizer) budget(isKnown bool, address string) *rate.Limiter {
 	return a.fromOthers
 }
 
-// logFailure logs an error when it changes.
 func (a *Authorizer) logFailure(ctx context.Context, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
