@@ -11,37 +11,30 @@ import (
 // MachineState describes a machine in three places: in SPC (a Phase or NotListed), at its
 // cloud, and in Kubernetes.
 type MachineState struct {
-	SPC        Phase
-	Cloud      CloudState
-	Kubernetes NodeState
+	SPC               Phase
+	Cloud, Kubernetes string
 }
 
 // NotListed is the phase of a machine that SPC does not list.
 const NotListed Phase = "none"
 
-// CloudState is the state of a virtual machine. Holdfast has no access to the cloud and
-// infers the state from the record and from the Node.
-type CloudState string
-
-// The states of a virtual machine.
+// The states of a virtual machine. Holdfast has no access to the cloud and infers the state from the
+// record and from the Node.
 const (
 	// CloudAlive: its kubelet reports.
-	CloudAlive CloudState = "alive"
+	CloudAlive = "alive"
 	// CloudMade: SPC has an address or a cloud ID of the machine, or a Node of it exists. It
 	// may or may not run.
-	CloudMade CloudState = "made"
+	CloudMade = "made"
 	// CloudNone: there is no trace of a machine.
-	CloudNone CloudState = "none"
+	CloudNone = "none"
 )
 
-// NodeState is the state of a machine in Kubernetes.
-type NodeState string
-
-// The states of a Node.
+// The states of a machine in Kubernetes.
 const (
-	NodeReady    NodeState = "ready"
-	NodeNotReady NodeState = "not_ready"
-	NodeAbsent   NodeState = "none"
+	NodeReady    = "ready"
+	NodeNotReady = "not_ready"
+	NodeAbsent   = "none"
 )
 
 // Summary describes all machines of the cluster.

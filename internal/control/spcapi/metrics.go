@@ -79,7 +79,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	for s, n := range m.summary.Machines {
-		send("machines", float64(n), string(s.SPC), string(s.Cloud), string(s.Kubernetes))
+		send("machines", float64(n), string(s.SPC), s.Cloud, s.Kubernetes)
 	}
 	send("machines_never_nodes", float64(len(m.summary.MachinesWithoutNode)))
 	send("nodes_without_machine", float64(len(m.summary.NodesWithoutMachine)))
