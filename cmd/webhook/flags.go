@@ -76,7 +76,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.BoolVar(&f.karpenter, "karpenter", false, "")
 	set.DurationVar(&f.holds.Agent, "agent-missing-after", 2*time.Minute, "")
 	set.DurationVar(&f.holds.Hold, "stuck-hold-after", 10*time.Minute, "")
-	set.StringVar(&f.onStuckHold, "on-stuck-hold", keepStuck, "")
+	set.StringVar(&f.onStuckHold, "on-stuck-hold", "keep", "")
 	set.StringVar(&f.listen, "listen", ":9443", "")
 	set.StringVar(&f.metricsListen, "metrics-listen", ":8080", "")
 	set.BoolVar(&f.metricsSecure, "metrics-secure", false, "")
@@ -166,7 +166,6 @@ func checkTimes(f *flags) error {
 	return nil
 }
 
-// completeDepartures checks the keys of marks and adds them to the table.
 func completeDepartures(f *flags) error {
 	for _, key := range f.doomedTaints {
 		if problem := markKeyProblem(key); problem != "" {
@@ -193,21 +192,17 @@ func completeDepartures(f *flags) error {
 
 // conditionProblem returns why a condition cannot be a mark, or an empty string.
 func conditionProblem(kind string) string {
-	switch {
-	case len(validation.IsQualifiedName(kind)) > 0:
-		return "must be the type of a condition without a status, such as condition:example.com/Repair"
-	case slices.Contains(conditionsOfNodes(), corev1.NodeConditionType(kind)):
-		return "is a condition that Kubernetes or Holdfast sets on nodes that stay"
-	}
-	return ""
-}
-
-// conditionsOfNodes returns the conditions that nodes have without any maintenance.
-func conditionsOfNodes() []corev1.NodeConditionType {
-	return []corev1.NodeConditionType{
+	withoutMaintenance := []corev1.NodeConditionType{
 		corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 		corev1.NodeNetworkUnavailable, observation.EtcdMemberCondition, readiness.NetworkHeld,
 	}
+	switch {
+	case len(validation.IsQualifiedName(kind)) > 0:
+		return "must be the type of a condition without a status, such as condition:example.com/Repair"
+	case slices.Contains(withoutMaintenance, corev1.NodeConditionType(kind)):
+		return "is a condition that Kubernetes or Holdfast sets on nodes that stay"
+	}
+	return ""
 }
 
 // markKeyProblem returns why a key cannot be a mark, or an empty string. A mark that Holdfast or
@@ -238,16 +233,9 @@ func markKeyProblem(key string) string {
 	return ""
 }
 
-// The values of --on-stuck-hold.
-const (
-	keepStuck    = "keep"
-	releaseStuck = "release"
-)
-
-// completeHolds checks the flags of holds and sets their limits.
 func completeHolds(f *flags) error {
 	switch {
-	case f.onStuckHold != keepStuck && f.onStuckHold != releaseStuck:
+	case f.onStuckHold != "keep" && f.onStuckHold != "release":
 		return cli.UsageErrorf("--on-stuck-hold=%q is unknown; use keep or release", f.onStuckHold)
 	case f.holds.Agent < time.Second || f.holds.Hold > 24*time.Hour:
 		return cli.UsageErrorf("--agent-missing-after=%s --stuck-hold-after=%s are out of range; use 1s to 24h",
@@ -256,7 +244,7 @@ func completeHolds(f *flags) error {
 		return cli.UsageErrorf("--stuck-hold-after=%s must be longer than --agent-missing-after=%s",
 			f.holds.Hold, f.holds.Agent)
 	}
-	f.holds.Release, f.holds.Namespace = f.onStuckHold == releaseStuck, f.namespace
+	f.holds.Release, f.holds.Namespace = f.onStuckHold == "release", f.namespace
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"runtime/debug"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	// The image contains this program only. These are the certificate authorities for the
 	// SPC API where the system has none.
@@ -24,9 +27,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 )
 
 const (
@@ -57,7 +62,6 @@ func main() {
 	os.Exit(cli.Run(execute))
 }
 
-// execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	cfg, err := parse(args)
 	switch {
@@ -114,7 +118,7 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	group.Go(func() error {
 		stopping, cancel := withEnd(running, ctx, 0)
 		defer cancel()
-		r := replica{config: cfg, api: api, log: log, registry: registry}
+		r := &replica{config: cfg, api: api, log: log, registry: registry}
 		return r.run(stopping, func(check func() error) { ready.Store(&check) })
 	})
 	err = group.Wait()
@@ -157,4 +161,28 @@ func healthHandler(ready func() error) http.Handler {
 	mux.HandleFunc("GET /healthz", cli.CheckHandler(func() error { return nil }))
 	mux.HandleFunc("GET /readyz", cli.CheckHandler(ready))
 	return mux
+}
+
+// newRegistry returns the metrics of the process. Its parts add their own.
+func newRegistry(ready func() error) (*prometheus.Registry, error) {
+	return metricsserver.NewRegistry("webhook", cli.Version(version), collectors.NewGoCollector(),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "holdfast_webhook_ready", Help: "Whether this replica can answer reviews (1) or not (0).",
+		}, func() float64 {
+			if ready() != nil {
+				return 0
+			}
+			return 1
+		}))
+}
+
+func newMetricsPort(
+	cfg config, api *rest.Config, registry prometheus.Gatherer, log *slog.Logger,
+) (p cli.Port, err error) {
+	p = cli.Port{Flag: "--metrics-listen", Address: cfg.metricsListen, Drain: drainTime, Log: log}
+	p.Handler = metricsserver.Handler(prometheus.Gatherers{registry, crmetrics.Registry}, log)
+	if cfg.metricsSecure {
+		p.Handler, p.TLS, err = metricsserver.Secure(p.Handler, api, cfg.certificates.Service, log)
+	}
+	return p, err
 }

@@ -6,77 +6,61 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-
-	"github.com/holdfast-dev/holdfast/internal/control/admission"
-	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
-// A reviewPort is the port on which the API server requests reviews. It is open only while the
-// replica can answer them: a Service uses another replica if a connection is refused, but not if
-// a handshake or a review fails.
-type reviewPort struct {
-	config
-	reviews      *admission.Handler
-	certificates *servingcert.Source
-	log          *slog.Logger
-	caches       cache.Cache
-
-	isSynced, isOpen atomic.Bool
-}
-
 // ready returns an error with the reason if the replica cannot answer reviews.
-func (p *reviewPort) ready() error {
-	if !p.isSynced.Load() {
+func (r *replica) ready() error {
+	if !r.isSynced.Load() {
 		return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
 	}
-	if err := p.certificates.Ready(); err != nil {
+	if err := r.servingCert.Ready(); err != nil {
 		return err
 	}
-	if !p.isOpen.Load() {
+	if !r.isOpen.Load() {
 		return errors.New("the port for reviews is not open yet")
 	}
 	return nil
 }
 
-// serve opens the port as soon as the replica can answer reviews, and answers them until sigterm
-// ends. The API server needs a moment to use another replica, so serve takes new reviews for
-// lingerTime after that, and returns when the last one is answered. The context parts must live as
-// long: it ends only if a part fails that reviews need. The Service then learns that the replica is
-// not ready, and serve takes new reviews for failureLingerTime. They are decided from live reads:
-// the caches may have stopped.
-func (p *reviewPort) serve(sigterm, parts context.Context) error {
+// answerReviews opens the port on which the API server requests reviews as soon as the replica can
+// answer them, and answers them until sigterm ends. Before, the port is closed: a Service uses
+// another replica if a connection is refused, but not if a handshake or a review fails.
+//
+// The API server needs a moment to use another replica, so answerReviews takes new reviews for
+// lingerTime after sigterm, and returns when the last one is answered. The context parts must live
+// as long: it ends only if a part fails that reviews need. The Service then learns that the replica
+// is not ready, and answerReviews takes new reviews for failureLingerTime. They are decided from
+// live reads: the caches may have stopped.
+func (r *replica) answerReviews(sigterm, parts context.Context) error {
 	starting, cancel := withEnd(parts, sigterm, 0)
 	defer cancel()
-	if !p.caches.WaitForCacheSync(starting) {
+	if !r.store.WaitForSync(starting) {
 		return context.Cause(starting)
 	}
-	p.isSynced.Store(true)
-	if err := loop.Await(starting, "the serving certificate", p.certificates.Loaded()); err != nil {
+	r.isSynced.Store(true)
+	if err := loop.Await(starting, "the serving certificate", r.servingCert.Loaded()); err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	if err := p.reviews.Mount(mux); err != nil {
+	if err := r.reviews.Mount(mux); err != nil {
 		return err
 	}
 	port := cli.Port{
-		Flag: "--listen", Address: p.listen, Handler: closeConnections(starting, mux),
-		TLS: tlsConfig(p.config, p.certificates.GetCertificate), Drain: drainTime, Log: p.log,
+		Flag: "--listen", Address: r.listen, Handler: closeConnections(starting, mux),
+		TLS: tlsConfig(r.config, r.servingCert.GetCertificate), Drain: drainTime, Log: r.log,
 	}
 	listener, err := port.Listen(starting)
 	if err != nil {
 		return err
 	}
-	p.isOpen.Store(true)
+	r.isOpen.Store(true)
 	failing, cancel := withEnd(context.WithoutCancel(sigterm), parts, failureLingerTime)
 	defer cancel()
 	lingering, cancel := withEnd(failing, sigterm, lingerTime)

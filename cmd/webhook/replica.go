@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -42,27 +43,26 @@ type replica struct {
 	store    *clusterstore.Store
 	core     typedcorev1.CoreV1Interface
 	recorder record.EventRecorder
+
+	reviews          *admission.Handler
+	servingCert      *servingcert.Source
+	isSynced, isOpen atomic.Bool
 }
 
-// addLoops adds all loops to the manager, and returns the handler of reviews.
-func (r replica) addLoops() (*admission.Handler, error) {
-	reviews, err := r.newReviews()
+func (r *replica) addLoops() error {
+	controllers, err := r.newControllers()
 	if err != nil {
-		return nil, err
-	}
-	controllers, err := r.newControllers(reviews)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	runnables, err := world.Loop{Store: r.store, Elected: r.manager.Elected(), Log: r.log}.Runnables(controllers...)
 	for _, loop := range runnables {
 		err = errors.Join(err, r.manager.Add(loop))
 	}
-	return reviews, errors.Join(err, r.addSPCInventory())
+	return errors.Join(err, r.addSPCInventory())
 }
 
-func (r replica) newControllers(reviews *admission.Handler) (all []world.Controller, err error) {
-	hooks, err := r.newMachines(reviews)
+func (r *replica) newControllers() (all []world.Controller, err error) {
+	hooks, err := r.newMachines()
 	if err != nil {
 		return nil, err
 	}
@@ -90,14 +90,7 @@ func (r replica) newControllers(reviews *admission.Handler) (all []world.Control
 }
 
 // serve runs the loops and answers reviews until ctx ends and the last review is answered.
-func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady func(func() error)) error {
-	certificates, err := r.newCertificates()
-	if err != nil {
-		return err
-	}
-	port := &reviewPort{
-		config: r.config, reviews: reviews, certificates: certificates, log: r.log, caches: r.manager.GetCache(),
-	}
+func (r *replica) serve(ctx context.Context, setReady func(func() error)) error {
 	// Reviews need the caches, the certificate and the leader's loop. These run until the port
 	// is closed, which ends the group. If one of them fails, the port lingers.
 	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -105,20 +98,20 @@ func (r replica) serve(ctx context.Context, reviews *admission.Handler, setReady
 		if running.Err() != nil {
 			return fmt.Errorf("a part of the webhook has ended: %w", context.Cause(running))
 		}
-		return port.ready()
+		return r.ready()
 	})
 	group.Go(func() error { return r.manager.Start(running) })
-	group.Go(func() error { return certificates.Run(running) })
+	group.Go(func() error { return r.servingCert.Run(running) })
 	group.Go(func() error { return r.store.WatchAges(running) })
-	group.Go(func() error { return port.serve(ctx, running) })
+	group.Go(func() error { return r.answerReviews(ctx, running) })
 	return group.Wait()
 }
 
-func (r replica) recordEvent(about *corev1.ObjectReference, eventType, reason, message string) {
+func (r *replica) recordEvent(about *corev1.ObjectReference, eventType, reason, message string) {
 	r.recorder.Event(about, eventType, reason, message)
 }
 
-func (r replica) newReviews() (*admission.Handler, error) {
+func (r *replica) newReviews() (*admission.Handler, error) {
 	reviewer, err := review.New(review.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
 	if err != nil {
 		return nil, err
@@ -135,14 +128,14 @@ func (r replica) newReviews() (*admission.Handler, error) {
 	}), nil
 }
 
-func (r replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {
+func (r *replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node, r.manager.GetAPIReader().Get(ctx, client.ObjectKey{Name: name}, node)
 }
 
 // newMachines returns the controller for the Machines of Cluster API and the NodeClaims of
 // Karpenter, or nil if both are switched off.
-func (r replica) newMachines(reviews *admission.Handler) (*machinehook.Controller, error) {
+func (r *replica) newMachines() (*machinehook.Controller, error) {
 	if !r.clusterAPI && !r.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.
 	}
@@ -159,14 +152,14 @@ func (r replica) newMachines(reviews *admission.Handler) (*machinehook.Controlle
 		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
 		LiveNodes:    r.store.LiveNodes, LiveClusters: r.store.LiveClusters,
 		Node:   r.liveNode,
-		Review: reviews.ReviewMachine, Log: r.log,
+		Review: r.reviews.ReviewMachine, Log: r.log,
 		RecordEvent: r.recordEvent,
 	}), nil
 }
 
 // addSPCInventory adds the publisher of the SPC inventory to the leader, if an SPC API is
 // configured.
-func (r replica) addSPCInventory() error {
+func (r *replica) addSPCInventory() error {
 	if !isSPCConfigured(r.spc) {
 		return nil
 	}
@@ -194,7 +187,7 @@ func (r replica) addSPCInventory() error {
 	return nil
 }
 
-func (r replica) newCertificates() (*servingcert.Source, error) {
+func (r *replica) newCertificates() (*servingcert.Source, error) {
 	uncached, err := client.NewWithWatch(r.api, client.Options{
 		Scheme: r.manager.GetScheme(), HTTPClient: r.manager.GetHTTPClient(), Mapper: r.manager.GetRESTMapper(),
 	})

@@ -39,7 +39,7 @@ const (
 // run waits for the API server, then builds the parts and runs them until ctx ends and the
 // last review is answered. It passes setReady a check of whether the replica can answer
 // reviews.
-func (r replica) run(ctx context.Context, setReady func(func() error)) error {
+func (r *replica) run(ctx context.Context, setReady func(func() error)) error {
 	if err := waitForAPI(ctx, r.api, r.log); err != nil {
 		return err
 	}
@@ -72,16 +72,21 @@ func (r replica) run(ctx context.Context, setReady func(func() error)) error {
 	if err != nil {
 		return err
 	}
-	reviews, err := r.addLoops()
-	if err != nil {
+	if r.reviews, err = r.newReviews(); err != nil {
 		return err
 	}
-	return r.serve(ctx, reviews, setReady)
+	if r.servingCert, err = r.newCertificates(); err != nil {
+		return err
+	}
+	if err := r.addLoops(); err != nil {
+		return err
+	}
+	return r.serve(ctx, setReady)
 }
 
 // newManager returns the manager of caches and leader election. The manager opens no
 // ports: its servers would cut off running reviews on shutdown.
-func (r replica) newManager(objects *runtime.Scheme, caches cache.Options) (manager.Manager, error) {
+func (r *replica) newManager(objects *runtime.Scheme, caches cache.Options) (manager.Manager, error) {
 	// These times are long because the API server may use the etcd cluster under review,
 	// which needs seconds to elect a leader. A webhook that stops gives its Lease back,
 	// so the next leader does not wait.

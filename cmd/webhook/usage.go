@@ -88,7 +88,6 @@ StackPointCloud: a token, a URL and two numbers, each from its flag or from the 
   --spc-inventory=NAME            ConfigMap with the list of machines, in --namespace (default
                                   holdfast-spc-inventory). Agents read NAME-0 to NAME-31. NAME-groups is for a
                                   provider of cluster-autoscaler, NAME-status for people
-                                  shows the state
 
 Running
   --metrics-listen=ADDRESS        address for /metrics (default :8080). If empty, the webhook does not serve it
