@@ -104,7 +104,6 @@ func parseInspect(args []string) (inspectFlags, error) {
 	return i, err
 }
 
-// inspect prints what the agent observes on this host, and what it would do.
 func inspect(ctx context.Context, args []string, out io.Writer) error {
 	options, err := parseInspect(args)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// writeJSON writes the report for scripts.
 func (r report) writeJSON(out io.Writer) error {
 	encoder := json.NewEncoder(cli.EscapingWriter{Out: out})
 	encoder.SetIndent("", "  ")
@@ -29,7 +28,6 @@ type reportWriter struct {
 	isVerbose bool
 }
 
-// writeText writes the report for people.
 func (r report) writeText(out io.Writer, isVerbose bool) error {
 	w := reportWriter{new(bytes.Buffer), isVerbose}
 	fmt.Fprintln(w, r.Conclusion)
@@ -189,17 +187,10 @@ func (w reportWriter) network(f readiness.Facts) {
 	w.row(4, "ignored", ignored...)
 	w.row(4, "plugins", plugins...)
 	w.row(2, "flannel", describeSubnetFile(f.Subnet))
-	marker := f.Marker.Path + " " + f.Marker.Presence.String()
-	if f.Marker.Problem != "" {
-		marker = "unknown: " + f.Marker.Problem
-	}
-	w.row(2, "network_plugin", marker)
+	w.row(2, "network_plugin", known(f.Marker.Path+" "+f.Marker.Presence.String(), f.Marker.Problem))
 	for _, u := range f.Units {
 		state := strings.TrimSpace(u.Presence.String() + " " + u.ActiveState + " " + u.SubState)
-		if u.Problem != "" {
-			state = "unknown: " + u.Problem
-		}
-		w.row(2, "unit", u.Name+" "+state)
+		w.row(2, "unit", u.Name+" "+known(state, u.Problem))
 	}
 	for _, p := range f.Probes {
 		answer := "answers"
@@ -208,6 +199,13 @@ func (w reportWriter) network(f readiness.Facts) {
 		}
 		w.row(2, "probe", p.Gate+" "+answer)
 	}
+}
+
+func known(text, problem string) string {
+	if problem != "" {
+		return "unknown: " + problem
+	}
+	return text
 }
 
 func describePlugin(p readiness.Plugin) string {
@@ -309,7 +307,6 @@ func (w reportWriter) changes(labels, annotations map[string]*string) {
 	}
 }
 
-// describeChange describes a label or annotation that is set, or removed if the value is nil.
 func describeChange(key string, value *string) string {
 	if value == nil {
 		return key + " (removed)"
