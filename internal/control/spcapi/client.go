@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -84,19 +83,16 @@ func (c *Client) Refresh(ctx context.Context) (RefreshResult, error) {
 	return a, nil
 }
 
-func (c *Client) listMachines(ctx context.Context, s refreshSettings) (records []spc.Record, err error) {
-	err = c.get(ctx, s, "/nodes", func(body io.Reader) error {
-		records, err = decodeList(body, "nodes", func(r *spc.Record) error { return checkRecord(r, s.cluster) })
-		return err
+func (c *Client) listMachines(ctx context.Context, s refreshSettings) ([]spc.Record, error) {
+	return get(ctx, c.http, s, "/nodes", func(body io.Reader) ([]spc.Record, error) {
+		return decodeList(body, "nodes", func(r *spc.Record) error { return checkRecord(r, s.cluster) })
 	})
-	return records, err
 }
 
 // listPools lists the node pools. The API of 2016 has none and responds with 404.
-func (c *Client) listPools(ctx context.Context, s refreshSettings) (pools []spc.Pool, err error) {
-	err = c.get(ctx, s, "/nodepools", func(body io.Reader) error {
-		pools, err = decodeList(body, "node pools", func(*spc.Pool) error { return nil })
-		return err
+func (c *Client) listPools(ctx context.Context, s refreshSettings) ([]spc.Pool, error) {
+	pools, err := get(ctx, c.http, s, "/nodepools", func(body io.Reader) ([]spc.Pool, error) {
+		return decodeList(body, "node pools", func(*spc.Pool) error { return nil })
 	})
 	if status := new(StatusError); errors.As(err, &status) && status.Code == http.StatusNotFound {
 		return nil, nil
@@ -105,52 +101,48 @@ func (c *Client) listPools(ctx context.Context, s refreshSettings) (pools []spc.
 }
 
 func (c *Client) getCluster(ctx context.Context, s refreshSettings) (spc.Cluster, error) {
-	var cluster spc.Cluster
-	err := c.get(ctx, s, "", func(body io.Reader) error {
+	return get(ctx, c.http, s, "", func(body io.Reader) (cluster spc.Cluster, err error) {
 		if err := json.NewDecoder(body).Decode(&cluster); err != nil {
-			return decodeError("cluster", err)
+			return cluster, decodeError("cluster", err)
 		}
 		if cluster.PK != s.cluster {
-			return fmt.Errorf("the SPC API returned cluster %d instead of %d; check the URL",
-				cluster.PK, s.cluster)
+			err = fmt.Errorf("the SPC API returned cluster %d instead of %d; check the URL", cluster.PK, s.cluster)
 		}
-		return nil
+		return cluster, err
 	})
-	return cluster, err
 }
 
-// get requests a path below the cluster and calls read with the body of a successful response. The
-// API, a proxy or a library may quote the token in an error, which get replaces.
-func (c *Client) get(
-	ctx context.Context, s refreshSettings, path string, read func(io.Reader) error,
-) (err error) {
+// get requests a path below the cluster and decodes the body of a successful response. The API, a
+// proxy or a library may quote the token in an error, which get replaces.
+func get[T any](
+	ctx context.Context, c *http.Client, s refreshSettings, path string, decode func(io.Reader) (T, error),
+) (result T, err error) {
 	defer func() {
 		if err != nil && strings.Contains(err.Error(), s.token) {
 			err = errors.New(hideToken(err.Error(), s.token))
 		}
 	}()
-	organization, cluster := strconv.FormatInt(s.organization, 10), strconv.FormatInt(s.cluster, 10)
-	target := s.base + "/orgs/" + organization + "/clusters/" + cluster + path
+	target := fmt.Sprintf("%s/orgs/%d/clusters/%d%s", s.base, s.organization, s.cluster, path)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
-		return fmt.Errorf("calling the SPC API: %w", err)
+		return result, fmt.Errorf("calling the SPC API: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+s.token)
 	request.Header.Set("Content-Type", "application/json") // the SDKs send it with every request
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "holdfast")
-	response, err := c.http.Do(request)
+	response, err := c.Do(request)
 	if err != nil {
-		return fmt.Errorf("calling the SPC API: %w", explainTimeout(err))
+		return result, fmt.Errorf("calling the SPC API: %w", explainTimeout(err))
 	}
 	defer response.Body.Close() //nolint:errcheck // the body is read to its end or not needed
 	if response.StatusCode != http.StatusOK {
-		return newStatusError(response, s.token)
+		return result, newStatusError(response, s.token)
 	}
 	if response.ContentLength > maxBody {
-		return errTooLarge
+		return result, errTooLarge
 	}
-	return read(http.MaxBytesReader(nil, response.Body, maxBody))
+	return decode(http.MaxBytesReader(nil, response.Body, maxBody))
 }
 
 // explainTimeout adds the likely cause to a timeout.
@@ -172,6 +164,5 @@ func (c *Client) isTokenUnencrypted() bool {
 	if err != nil || at.Scheme != "http" {
 		return false
 	}
-	ip := net.ParseIP(at.Hostname())
-	return at.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback())
+	return at.Hostname() != "localhost" && !net.ParseIP(at.Hostname()).IsLoopback()
 }
