@@ -36,7 +36,7 @@ type config struct {
 // flags holds the flags of `holdfast-agent run` as they were written.
 type flags struct {
 	config
-	holdMode, taintKey, gates string
+	holdMode, gates           string
 	confDirs, binDirs         string
 	etcdCA, etcdCert, etcdKey string
 	spcInventory              string
@@ -144,7 +144,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&f.host.Root, "host-root", "/", "")
 	set.StringVar(&f.holdMode, "hold-mode", "cordon", "")
-	set.StringVar(&f.taintKey, "hold-taint-key", "", "")
+	set.StringVar(&f.policy.TaintKey, "hold-taint-key", "", "")
 	set.BoolVar(&f.policy.HoldUnrecorded, "hold-unrecorded", false, "")
 	set.StringVar(&f.gates, "gates", "auto", "")
 	set.StringVar(&f.host.SubnetFile, "flannel-subnet-file", "/run/flannel/subnet.env", "")
@@ -218,30 +218,28 @@ func checkAbsolute(name string, paths ...string) error {
 }
 
 func completeHold(f *flags) error {
-	switch f.holdMode {
-	case "cordon":
-		if f.taintKey != "" {
-			return cli.UsageErrorf("--hold-taint-key=%q has no effect with --hold-mode=cordon; "+
-				"add --hold-mode=taint, or remove the key", f.taintKey)
-		}
+	key := f.policy.TaintKey
+	prefix, _, _ := strings.Cut(key, "/")
+	problems := validation.IsQualifiedName(key)
+	switch {
+	case f.holdMode == "cordon" && key != "":
+		return cli.UsageErrorf("--hold-taint-key=%q has no effect with --hold-mode=cordon; "+
+			"add --hold-mode=taint, or remove the key", key)
+	case f.holdMode == "cordon":
 		return nil
-	case "taint":
-		if f.taintKey == "" {
-			return cli.UsageErrorf("--hold-mode=taint requires --hold-taint-key: a key that your autoscaler treats as " +
-				"a startup taint, such as readiness.k8s.io/network (Karpenter) or " +
-				"startup-taint.cluster-autoscaler.kubernetes.io/network")
-		}
-		if problems := validation.IsQualifiedName(f.taintKey); len(problems) > 0 {
-			return cli.UsageErrorf("--hold-taint-key=%q is not a valid taint key: %s", f.taintKey, problems[0])
-		}
-		if prefix, _, _ := strings.Cut(f.taintKey, "/"); !slices.Contains(taintPrefixes(), prefix) {
-			return cli.UsageErrorf("policy holdfast-nodes refuses --hold-taint-key=%q; use a key of %s, "+
-				"such as readiness.k8s.io/network", f.taintKey, strings.Join(taintPrefixes(), ", "))
-		}
-		f.policy.TaintKey = f.taintKey
-		return nil
+	case f.holdMode != "taint":
+		return cli.UsageErrorf("--hold-mode=%q is unknown; use cordon or taint", f.holdMode)
+	case key == "":
+		return cli.UsageErrorf("--hold-mode=taint requires --hold-taint-key: a key that your autoscaler treats as " +
+			"a startup taint, such as readiness.k8s.io/network (Karpenter) or " +
+			"startup-taint.cluster-autoscaler.kubernetes.io/network")
+	case len(problems) > 0:
+		return cli.UsageErrorf("--hold-taint-key=%q is not a valid taint key: %s", key, problems[0])
+	case !slices.Contains(taintPrefixes(), prefix):
+		return cli.UsageErrorf("policy holdfast-nodes refuses --hold-taint-key=%q; use a key of %s, "+
+			"such as readiness.k8s.io/network", key, strings.Join(taintPrefixes(), ", "))
 	}
-	return cli.UsageErrorf("--hold-mode=%q is unknown; use cordon or taint", f.holdMode)
+	return nil
 }
 
 // taintPrefixes returns the key prefixes that manifests/base/policies/nodes.yaml lets an
