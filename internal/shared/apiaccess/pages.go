@@ -83,14 +83,11 @@ func PagedLists(source cache.ListerWatcher, transform cache.TransformFunc) cache
 	from := cache.ToListerWatcherWithContext(source)
 	keep := func(object runtime.Object) (runtime.Object, bool, error) {
 		transformed, err := transform(object)
-		if err != nil {
-			return nil, false, err
-		}
 		kept, ok := transformed.(runtime.Object)
-		if !ok {
-			return nil, false, fmt.Errorf("a %T was transformed into a %T", object, transformed)
+		if err == nil && !ok {
+			err = fmt.Errorf("a %T was transformed into a %T", object, transformed)
 		}
-		return kept, true, nil
+		return kept, ok, err
 	}
 	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		items, version, err := ListPages(ctx, func(ctx context.Context, page metav1.ListOptions) (runtime.Object, error) {
