@@ -43,7 +43,7 @@ type ConfigMapWriter interface {
 }
 
 // Publisher reads the API once a minute, publishes the inventory in ConfigMaps, and
-// compares the machines with the Nodes. Run only one Publisher at a time.
+// compares the machines with the Nodes. Run only one Publisher at a time, and each once.
 type Publisher struct {
 	Client     *Client
 	ConfigMaps ConfigMapWriter
@@ -58,15 +58,28 @@ type Publisher struct {
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
 	Metrics     *Metrics
 	Log         *slog.Logger
+
+	// The state of a run. The next leader resumes from the ConfigMaps, not from this state.
+	retry  *loop.Retry
+	logged loop.LogOnce
+
+	published *spc.Inventory // the content of the ConfigMap
+	bytes     int            // the size of the last list, compressed
+	index     *spc.Index     // of the last list that was read
+	listed    time.Time      // when that list was requested
+	result    RefreshResult  // of the API, when that list was read
+	success   time.Time      // of the last refresh whose list was published
+	absences  spc.Absences
+	reported  map[string]bool
 }
 
 // Run publishes until ctx ends and returns the cause. While the API cannot be read, the
 // last list stays.
-func (p *Publisher) Run(ctx context.Context) error {
-	r := &publisherRun{Publisher: p, retry: loop.NewRetry(loop.Backoff(refreshInterval, maxPause))}
-	defer p.Metrics.stopLeading()
-	if p.Client.isTokenUnencrypted() {
-		p.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
+func (r *Publisher) Run(ctx context.Context) error {
+	r.retry = loop.NewRetry(loop.Backoff(refreshInterval, maxPause))
+	defer r.Metrics.stopLeading()
+	if r.Client.isTokenUnencrypted() {
+		r.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
 			"advice", "use the https:// url of the api")
 	}
 	for pause := r.resume(ctx); ; {
@@ -81,25 +94,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// publisherRun is the state of a running Publisher. The next leader resumes from the
-// ConfigMaps, not from this state.
-type publisherRun struct {
-	*Publisher
-	retry  *loop.Retry
-	logged loop.LogOnce
-
-	published *spc.Inventory // the content of the ConfigMap
-	bytes     int            // the size of the last list, compressed
-	index     *spc.Index     // of the last list that was read
-	listed    time.Time      // when that list was requested
-	result    RefreshResult  // of the API, when that list was read
-	success   time.Time      // of the last refresh whose list was published
-	absences  spc.Absences
-	reported  map[string]bool
-}
-
 // nextPause returns the pause after a refresh that ended with err.
-func (r *publisherRun) nextPause(err error) time.Duration {
+func (r *Publisher) nextPause(err error) time.Duration {
 	if err == nil {
 		r.retry.Reset()
 		return wait.Jitter(refreshInterval, jitter)
@@ -112,7 +108,7 @@ func (r *publisherRun) nextPause(err error) time.Duration {
 }
 
 // resume reads the ConfigMaps of an earlier leader and returns the rest of its pause.
-func (r *publisherRun) resume(ctx context.Context) time.Duration {
+func (r *Publisher) resume(ctx context.Context) time.Duration {
 	if have, err := r.ConfigMaps.Get(ctx, r.Name, metav1.GetOptions{}); err == nil {
 		if inventory, err := Decode(have); err == nil {
 			r.published, r.index = inventory, spc.NewIndex(inventory)
@@ -138,7 +134,7 @@ func (r *publisherRun) resume(ctx context.Context) time.Duration {
 
 // refreshAndReport refreshes the inventory once and updates the logs, events, metrics and
 // status.
-func (r *publisherRun) refreshAndReport(ctx context.Context) error {
+func (r *Publisher) refreshAndReport(ctx context.Context) error {
 	began := time.Now()
 	nodes, err := r.Nodes(ctx)
 	if err == nil {
@@ -173,7 +169,7 @@ func (r *publisherRun) refreshAndReport(ctx context.Context) error {
 }
 
 // refresh reads the API and publishes the list.
-func (r *publisherRun) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+func (r *Publisher) refresh(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
 	result, err := r.Client.Refresh(ctx)
 	if err != nil {
 		return err
@@ -224,7 +220,7 @@ func withoutCreated(records []spc.Record) []spc.Record {
 
 // publish writes the whole inventory, and its parts for these Nodes. A part for which there is no
 // Node any more stays as it is. No agent uses it.
-func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, nodes []*corev1.Node) error {
+func (r *Publisher) publish(ctx context.Context, inventory *spc.Inventory, nodes []*corev1.Node) error {
 	packed, err := Encode(inventory)
 	if err != nil {
 		return err
@@ -247,7 +243,7 @@ func (r *publisherRun) publish(ctx context.Context, inventory *spc.Inventory, no
 	return errors.Join(failed...)
 }
 
-func (r *publisherRun) write(ctx context.Context, name string, packed []byte) error {
+func (r *Publisher) write(ctx context.Context, name string, packed []byte) error {
 	if len(packed) > maxPacked {
 		return fmt.Errorf("the list of SPC machines has %d KiB after compression, too much for ConfigMap %s; "+
 			"the last list stays in use", len(packed)>>10, name)
@@ -259,7 +255,7 @@ func (r *publisherRun) write(ctx context.Context, name string, packed []byte) er
 }
 
 // put writes a ConfigMap if fill changes it. fill gets an empty one if it does not exist.
-func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.ConfigMap) error) error {
+func (r *Publisher) put(ctx context.Context, name string, fill func(*corev1.ConfigMap) error) error {
 	have, err := r.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
 	isNew := apierrors.IsNotFound(err)
 	if isNew {
@@ -284,7 +280,7 @@ func (r *publisherRun) put(ctx context.Context, name string, fill func(*corev1.C
 
 // reportRefresh logs the result of a refresh and records an event, if the result has
 // changed.
-func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
+func (r *Publisher) reportRefresh(ctx context.Context, err error) {
 	switch {
 	case err != nil && r.logged.Changed("refresh", err.Error()):
 		listAge := formatAge(r.success, time.Now())
@@ -300,7 +296,7 @@ func (r *publisherRun) reportRefresh(ctx context.Context, err error) {
 	}
 }
 
-func (r *publisherRun) recordEvent(reason, message string) {
+func (r *Publisher) recordEvent(reason, message string) {
 	about := &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: r.Namespace, Name: r.Name}
 	r.RecordEvent(about, corev1.EventTypeWarning, reason, message)
 }

@@ -29,7 +29,7 @@ const (
 )
 
 // status returns the data of the status ConfigMap, which describes the inventory for operators.
-func (r *publisherRun) status(attempted time.Time, problem error, summary *spc.Summary) map[string]string {
+func (r *Publisher) status(attempted time.Time, problem error, summary *spc.Summary) map[string]string {
 	data := map[string]string{
 		statusAttempted: attempted.UTC().Format(time.RFC3339), statusAge: formatAge(r.success, attempted), statusProblem: "",
 	}
@@ -120,7 +120,7 @@ func formatGroups(counts map[string]*spc.GroupCount) string {
 }
 
 // reportSummary records an event for each problem that the last summary did not have.
-func (r *publisherRun) reportSummary(ctx context.Context, c spc.Summary) {
+func (r *Publisher) reportSummary(ctx context.Context, c spc.Summary) {
 	found := map[string]bool{}
 	report := func(reason, message string) {
 		found[reason+message] = true
