@@ -134,8 +134,8 @@ func complete(n *corev1.Node, id string, cluster int64, p Pool) {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 }
 
-// newTemplate returns a Node with the resources that all Nodes have, each with its smallest amount. A
-// pod that fits there fits on each of the Nodes.
+// newTemplate returns a Node with the resources that all Nodes have, each with its smallest amount.
+// A pod that fits there fits on each of the Nodes.
 func newTemplate(like []*corev1.Node, labels map[string]string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
 	n.Status.Capacity, n.Status.Allocatable = maps.Clone(like[0].Status.Capacity), maps.Clone(like[0].Status.Allocatable)

@@ -25,8 +25,8 @@ type Index struct {
 	inventory *Inventory
 	// records are those of the inventory without repetitions.
 	records []*Record
-	// live holds the live records by the values of their fields: another machine may already have the addresses
-	// of a machine that was deleted.
+	// live holds the live records by the values of their fields: another machine may already have
+	// the addresses of a machine that was deleted.
 	live map[fieldValue][]*Record
 	// ids holds all records by their exact instance ID. An autoscaler finds the machine to
 	// delete by that ID and does not check that the record is live.

@@ -18,8 +18,8 @@ type MachineState struct {
 // NotListed is the phase of a machine that SPC does not list.
 const NotListed Phase = "none"
 
-// The states of a virtual machine. Holdfast has no access to the cloud and infers the state from the
-// record and from the Node.
+// The states of a virtual machine. Holdfast has no access to the cloud and infers the state from
+// the record and from the Node.
 const (
 	// CloudAlive: its kubelet reports.
 	CloudAlive = "alive"
