@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -96,13 +95,12 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	}
 
 	// Serve health from the start: a webhook that waits for the API server is alive, but not ready.
-	var ready atomic.Pointer[func() error]
-	check := readyCheck(ctx, &ready)
-	registry, err := newRegistry(check)
-	if err != nil {
+	r := &replica{config: cfg, api: api, log: log}
+	check := func() error { return r.ready(ctx) }
+	if r.registry, err = newRegistry(check); err != nil {
 		return err
 	}
-	metrics, err := newMetricsPort(cfg, api, registry, log)
+	metrics, err := newMetricsPort(cfg, api, r.registry, log)
 	if err != nil {
 		return err
 	}
@@ -118,8 +116,7 @@ func run(ctx context.Context, cfg config, errOut io.Writer) error {
 	group.Go(func() error {
 		stopping, cancel := withEnd(running, ctx, 0)
 		defer cancel()
-		r := &replica{config: cfg, api: api, log: log, registry: registry}
-		return r.run(stopping, func(check func() error) { ready.Store(&check) })
+		return r.run(stopping)
 	})
 	err = group.Wait()
 	if ctx.Err() != nil {
@@ -139,19 +136,6 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 		return nil, errors.New("the webhook does not run in a pod; set --kubeconfig=FILE")
 	}
 	return config, err
-}
-
-// readyCheck returns a check that runs the one in ready, until ctx ends.
-func readyCheck(ctx context.Context, ready *atomic.Pointer[func() error]) func() error {
-	return func() error {
-		if ctx.Err() != nil {
-			return errors.New("the webhook is stopping")
-		}
-		if check := ready.Load(); check != nil {
-			return (*check)()
-		}
-		return errors.New("waiting for the API server")
-	}
 }
 
 // healthHandler serves /healthz, which always succeeds because a restart does not bring

@@ -16,8 +16,16 @@ import (
 )
 
 // ready returns an error with the reason if the replica cannot answer reviews.
-func (r *replica) ready() error {
-	if !r.isSynced.Load() {
+func (r *replica) ready(sigterm context.Context) error {
+	ended := r.ended.Load()
+	switch {
+	case sigterm.Err() != nil:
+		return errors.New("the webhook is stopping")
+	case ended == nil:
+		return errors.New("waiting for the API server")
+	case (*ended)() != nil:
+		return fmt.Errorf("a part of the webhook has ended: %w", (*ended)())
+	case !r.isSynced.Load():
 		return errors.New("the caches of Nodes and EtcdClusters have not synced yet")
 	}
 	if err := r.servingCert.Ready(); err != nil {
