@@ -71,16 +71,6 @@ type inspectFlags struct {
 	providerID  string
 }
 
-// inheritedFlags returns the flags of `holdfast-agent run` that `holdfast-agent inspect`
-// has too.
-func inheritedFlags() []string {
-	return []string{
-		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file",
-		"trust-durable-subnet-file", "cni-conf-dir", "cni-bin-dir", "protect-static-pods", "etcd-ca", "etcd-cert",
-		"etcd-key", "probe-timeout", "data-search-interval", "data-search-max-time", "data-search-max-directories",
-	}
-}
-
 func (i *inspectFlags) flagSet() *flag.FlagSet {
 	set, run := cli.NewFlagSet("holdfast-agent inspect"), i.flags.flagSet()
 	_ = run.Set("data-search-max-time", inspectSearchTime) // a valid duration
@@ -89,7 +79,11 @@ func (i *inspectFlags) flagSet() *flag.FlagSet {
 	set.BoolVar(&i.setExitCode, "exit-code", false, "")
 	set.BoolVar(&i.askEtcd, "ask-etcd", true, "")
 	set.StringVar(&i.providerID, "provider-id", "", "")
-	for _, name := range inheritedFlags() {
+	for _, name := range []string{ // inspect has these flags of run too
+		"host-root", "gates", "network-plugin-label", "network-plugin-marker", "flannel-subnet-file",
+		"trust-durable-subnet-file", "cni-conf-dir", "cni-bin-dir", "protect-static-pods", "etcd-ca", "etcd-cert",
+		"etcd-key", "probe-timeout", "data-search-interval", "data-search-max-time", "data-search-max-directories",
+	} {
 		set.Var(run.Lookup(name).Value, name, "")
 	}
 	return set
@@ -160,8 +154,11 @@ func checkHostRoot(root string) error {
 func observeHost(ctx context.Context, observedHost *host.Host, options inspectFlags) report {
 	prober := etcdprobe.New(etcdprobe.Options{Timeout: options.probeTimeout, HostRoot: hostfs.Root(options.host.Root)})
 	defer prober.Close()
-	r := report{Version: reportVersion, Host: describeHost(options.host.Root), Network: observedHost.Network(ctx)}
-	r.Host.BootID = r.Network.BootID
+	r := report{Version: reportVersion, Network: observedHost.Network(ctx)}
+	r.Host = hostReport{Name: "this-host", Root: options.host.Root, BootID: r.Network.BootID, UserID: os.Geteuid()}
+	if name, err := os.Hostname(); err == nil {
+		r.Host.Name = name
+	}
 	r.Network.Probes = probeGates(ctx, options.policy.Endpoints())
 	r.Etcd = etcdReport{Found: []foundReport{}, Scan: observedHost.Etcd(ctx)}
 	for _, server := range r.Etcd.Scan.Found {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -124,14 +123,6 @@ type openstackReport struct {
 	Unread []string `json:"unread,omitempty"`
 }
 
-func describeHost(root string) hostReport {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "this-host"
-	}
-	return hostReport{Name: name, Root: root, UserID: os.Geteuid()}
-}
-
 // describeMachine returns nil if the machine is not one of OpenStack. The provider ID is
 // a field of the Node, which an inspection does not read. So it is the given ID, else the
 // kubelet's flag, else the ID that the cloud provider derives from cloud-init's instance
@@ -182,11 +173,9 @@ func (r report) decide(options inspectFlags) decisionReport {
 // conclude returns the result, and one line that summarizes the decisions. Etcd comes
 // first, because the loss of a member is permanent.
 func (d decisionReport) conclude() (result reportResult, conclusion string) {
-	hold := "A held node would be released."
-	result = resultClear
+	result, hold := resultClear, "A held node would be released."
 	if !d.Hold.Release {
-		hold = fmt.Sprintf("A held node would stay held (%s).", d.Hold.Reason)
-		result = resultStaysHeld
+		result, hold = resultStaysHeld, fmt.Sprintf("A held node would stay held (%s).", d.Hold.Reason)
 	}
 	switch d.Protect.HoldsMember {
 	case "true":
