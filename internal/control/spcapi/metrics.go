@@ -2,7 +2,7 @@ package spcapi
 
 import (
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,12 +14,14 @@ import (
 // the counters only. Groups and states without machines are no longer exported.
 type Metrics struct {
 	refreshes *prometheus.CounterVec
+	leading   atomic.Pointer[refreshed] // nil if the process does not lead
+}
 
-	mu       sync.Mutex // guards the fields below
-	isLeader bool
-	success  time.Time
-	bytes    int
-	summary  *spc.Summary
+// refreshed is what a leader knows after a refresh.
+type refreshed struct {
+	summary *spc.Summary // nil if it is unknown
+	success time.Time
+	bytes   int
 }
 
 // NewMetrics returns the Metrics of a Publisher that does not run yet.
@@ -60,32 +62,31 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	m.refreshes.Collect(to)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.isLeader {
+	last := m.leading.Load()
+	if last == nil {
 		return
 	}
 	d := descriptions()
 	send := func(name string, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d[name], prometheus.GaugeValue, value, labels...)
 	}
-	if !m.success.IsZero() {
-		send("inventory_age_seconds", max(0, time.Since(m.success).Seconds()))
+	if !last.success.IsZero() {
+		send("inventory_age_seconds", max(0, time.Since(last.success).Seconds()))
 	}
-	if m.bytes > 0 {
-		send("inventory_bytes", float64(m.bytes))
+	if last.bytes > 0 {
+		send("inventory_bytes", float64(last.bytes))
 	}
-	if m.summary == nil {
+	if last.summary == nil {
 		return
 	}
-	for s, n := range m.summary.Machines {
+	for s, n := range last.summary.Machines {
 		send("machines", float64(n), string(s.SPC), s.Cloud, s.Kubernetes)
 	}
-	send("machines_never_nodes", float64(len(m.summary.MachinesWithoutNode)))
-	send("nodes_without_machine", float64(len(m.summary.NodesWithoutMachine)))
-	send("nodes_in_doubt", float64(len(m.summary.NodesInConflict)))
-	send("machines_with_several_nodes", float64(len(m.summary.MachinesWithSeveralNodes)))
-	for name, count := range m.summary.Groups {
+	send("machines_never_nodes", float64(len(last.summary.MachinesWithoutNode)))
+	send("nodes_without_machine", float64(len(last.summary.NodesWithoutMachine)))
+	send("nodes_in_doubt", float64(len(last.summary.NodesInConflict)))
+	send("machines_with_several_nodes", float64(len(last.summary.MachinesWithSeveralNodes)))
+	for name, count := range last.summary.Groups {
 		for _, phase := range spc.Phases() {
 			send("group_machines", float64(count.Phases[phase]), name, string(phase))
 		}
@@ -101,18 +102,4 @@ func (m *Metrics) countRefresh(err error) {
 		result = "failed"
 	}
 	m.refreshes.WithLabelValues(result).Inc()
-}
-
-// set sets the result of a refresh. A nil summary stands for an unknown one.
-func (m *Metrics) set(c *spc.Summary, success time.Time, bytes int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.isLeader, m.summary, m.success, m.bytes = true, c, success, bytes
-}
-
-// stopLeading removes the metrics that only the leader exports.
-func (m *Metrics) stopLeading() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.isLeader, m.summary = false, nil
 }

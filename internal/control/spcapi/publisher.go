@@ -77,7 +77,7 @@ type Publisher struct {
 // last list stays.
 func (r *Publisher) Run(ctx context.Context) error {
 	r.retry = loop.NewRetry(loop.Backoff(refreshInterval, maxPause))
-	defer r.Metrics.stopLeading()
+	defer r.Metrics.leading.Store(nil)
 	if r.Client.isTokenUnencrypted() {
 		r.Log.WarnContext(ctx, "sending the spc token unencrypted; the url begins with http",
 			"advice", "use the https:// url of the api")
@@ -156,7 +156,7 @@ func (r *Publisher) refreshAndReport(ctx context.Context) error {
 		summary, r.absences = &now, absences
 		r.reportSummary(ctx, now)
 	}
-	r.Metrics.set(summary, r.success, r.bytes)
+	r.Metrics.leading.Store(&refreshed{summary, r.success, r.bytes})
 	// The status has a ConfigMap of its own, which does not wake the agents.
 	statusErr := r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
 		m.Data = r.status(began, errors.Join(err, r.result.PartialErr, groupsErr), summary)

@@ -94,14 +94,13 @@ func joinLines(all []string) string {
 // formatMachines returns the number of machines in each state, as a table. docs/spc.md
 // explains the states.
 func formatMachines(machines map[spc.MachineState]int) string {
-	rows := []string{fmt.Sprintf("%-10s %-10s %-11s %s", "SPC", "CLOUD", "KUBERNETES", "MACHINES")}
-	all := slices.SortedFunc(maps.Keys(machines), func(a, b spc.MachineState) int {
-		return cmp.Or(cmp.Compare(a.SPC, b.SPC), cmp.Compare(a.Cloud, b.Cloud), cmp.Compare(a.Kubernetes, b.Kubernetes))
-	})
-	for _, s := range all {
-		rows = append(rows, fmt.Sprintf("%-10s %-10s %-11s %d", s.SPC, s.Cloud, s.Kubernetes, machines[s]))
+	const columns = "%-10s %-10s %-11s %v"
+	var rows []string
+	for s, n := range machines {
+		rows = append(rows, fmt.Sprintf(columns, s.SPC, s.Cloud, s.Kubernetes, n))
 	}
-	return strings.Join(rows, "\n")
+	slices.Sort(rows)
+	return strings.Join(append([]string{fmt.Sprintf(columns, "SPC", "CLOUD", "KUBERNETES", "MACHINES")}, rows...), "\n")
 }
 
 func formatGroups(counts map[string]*spc.GroupCount) string {
