@@ -23,7 +23,13 @@ func (w *watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 		tracked.reported = check.State
 		return nil
 	}
-	switch err := w.recheckHold(ctx, cached, tracked, now); {
+	node, err := w.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
+	if err == nil && node.UID == cached.UID && holdKeyOf(node) == tracked.holdKey {
+		check, _ = w.checkedHold(node, now)
+		w.reportHold(ctx, node, tracked, check)
+		err = w.applyDecision(ctx, node, check)
+	}
+	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil // The Node has changed; the next check handles it.
 	case err != nil:
@@ -32,23 +38,14 @@ func (w *watcher) checkHold(ctx context.Context, cached *corev1.Node, now time.T
 	return nil
 }
 
-// recheckHold reads the Node, reports the state of the hold once, and writes the decision.
-func (w *watcher) recheckHold(ctx context.Context, cached *corev1.Node, tracked *trackedNode, now time.Time) error {
-	node, err := w.Nodes.Get(ctx, cached.Name, metav1.GetOptions{})
-	switch {
-	case err != nil:
-		return err
-	case node.UID != cached.UID || holdKeyOf(node) != tracked.holdKey:
-		return nil
-	}
-	check, _ := w.checkedHold(node, now)
+// reportHold logs and records the event of a state once.
+func (w *watcher) reportHold(ctx context.Context, node *corev1.Node, tracked *trackedNode, check readiness.HoldCheck) {
 	if isUnreported(node, tracked, check) {
 		w.Log.WarnContext(ctx, "a hold needs attention", "node", node.Name,
 			"state", string(check.State), "agent_seen", check.AgentSeen, "message", check.Event.Message)
 		w.RecordEvent(nodeReference(node), check.Event.Type, check.Event.Reason, check.Event.Message)
 	}
 	tracked.reported = check.State
-	return w.applyDecision(ctx, node, check)
 }
 
 // isUnreported reports whether an event has to be recorded. If the condition already has the
@@ -61,13 +58,11 @@ func isUnreported(node *corev1.Node, tracked *trackedNode, check readiness.HoldC
 	return reason == "" || c == nil || c.Reason != reason
 }
 
-// hasChanges reports whether the decision changes the cached Node.
 func hasChanges(node *corev1.Node, check readiness.HoldCheck, now time.Time) bool {
 	patches, err := nodepatch.Plan(node, desiredState(check.Decision), now)
 	return err != nil || len(patches) > 0
 }
 
-// applyDecision writes the decision, and logs and records what was written.
 func (w *watcher) applyDecision(ctx context.Context, node *corev1.Node, check readiness.HoldCheck) error {
 	after, err := w.writer.Apply(ctx, node, desiredState(check.Decision))
 	if after.ResourceVersion == node.ResourceVersion {

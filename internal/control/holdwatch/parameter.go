@@ -22,7 +22,6 @@ const (
 	EventLeftOn = "BornHeldLeftOn"
 )
 
-// holdCounts are the numbers of one check of all nodes.
 type holdCounts struct {
 	nodes  int
 	states map[readiness.HoldState]int

@@ -221,7 +221,6 @@ func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now 
 	return nil
 }
 
-// nodeReference returns the reference to a Node for events.
 func nodeReference(node *corev1.Node) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
