@@ -25,19 +25,14 @@ type machineKind struct {
 }
 
 func machines() machineKind {
-	return machineKind{
-		GroupKind: schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine},
-		versions:  []string{"v1beta2", "v1beta1"},
-	}
+	kind := schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
+	return machineKind{kind, []string{"v1beta2", "v1beta1"}}
 }
 
 func nodeClaims() machineKind {
-	return machineKind{
-		GroupKind: schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim}, versions: []string{"v1"},
-	}
+	return machineKind{schema.GroupKind{Group: machine.KarpenterGroup, Kind: machine.KindNodeClaim}, []string{"v1"}}
 }
 
-// parse returns what Holdfast reads of an object.
 func (k machineKind) parse(object runtime.Object) (machine.Object, error) {
 	m, ok := object.(*unstructured.Unstructured)
 	if !ok {

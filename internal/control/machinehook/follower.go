@@ -4,18 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/holdfast-dev/holdfast/internal/control/follow"
@@ -26,11 +23,8 @@ import (
 
 // A machineFollower keeps the Machines as the API server has them.
 type machineFollower struct {
-	client  dynamic.Interface
-	find    ResourceFinder
+	Options
 	kind    machineKind
-	log     *slog.Logger
-	retry   time.Duration
 	changed loop.Signal
 	logged  loop.LogOnce
 
@@ -42,22 +36,16 @@ type machineFollower struct {
 	isAbsent bool
 }
 
-func newMachines(o Options, changed loop.Signal) *machineFollower {
-	return &machineFollower{
-		client: o.Client, find: o.FindResource, log: o.Log, retry: o.Tick, changed: changed, kind: machines(),
-	}
-}
-
 // run follows the objects until ctx ends. While the API server does not serve the kind, run looks
 // for it again and again. It does so too if the API server stops serving the version.
 func (f *machineFollower) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if f.findResource(ctx) {
 			if err := f.follow(ctx); f.logged.ChangedErrorText("follow", err) && err != nil {
-				f.log.ErrorContext(ctx, "failed to follow machines; retrying", "err", err)
+				f.Log.ErrorContext(ctx, "failed to follow machines; retrying", "err", err)
 			}
 		}
-		_ = loop.Wait(ctx, f.retry, nil) // The condition above checks ctx.
+		_ = loop.Wait(ctx, f.Tick, nil) // The condition above checks ctx.
 	}
 }
 
@@ -67,14 +55,14 @@ func (f *machineFollower) follow(ctx context.Context) error {
 	defer cancel()
 	failed := func(err error) {
 		if apierrors.IsNotFound(err) {
-			f.log.WarnContext(ctx, "a kind of machines is no longer served in the version that is followed; "+
+			f.Log.WarnContext(ctx, "a kind of machines is no longer served in the version that is followed; "+
 				"looking for another version", "kind", f.kind.String(), "version", f.followed().Version)
 			cancel()
 		}
 	}
 	objects, run, err := follow.Open[*record](follow.Options{
 		Name: f.kind.String(), Source: apiaccess.PagedLists(f.source(), f.trim), Example: &unstructured.Unstructured{},
-		Transform: f.trim, Log: f.log, Failed: failed,
+		Transform: f.trim, Log: f.Log, Failed: failed,
 	})
 	if err == nil {
 		err = objects.OnChange(f.noteChange)
@@ -88,15 +76,14 @@ func (f *machineFollower) follow(ctx context.Context) error {
 	return nil
 }
 
-// source lists and watches the objects in all namespaces.
 func (f *machineFollower) source() cache.ListerWatcher {
-	objects := f.client.Resource(f.resource)
+	objects := f.Client.Resource(f.resource)
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return objects.List(ctx, o)
 		},
 		WatchFuncWithContext: objects.Watch,
-	}, f.client)
+	}, f.Client)
 }
 
 // findResource reports whether the API server serves the kind in a
@@ -104,7 +91,7 @@ func (f *machineFollower) source() cache.ListerWatcher {
 func (f *machineFollower) findResource(ctx context.Context) bool {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	resource, isServed, err := f.find(reading, f.kind.GroupKind, f.kind.versions)
+	resource, isServed, err := f.FindResource(reading, f.kind.GroupKind, f.kind.versions)
 	if ctx.Err() != nil {
 		return false
 	}
@@ -113,7 +100,7 @@ func (f *machineFollower) findResource(ctx context.Context) bool {
 		problem = errors.New("the API server does not serve it")
 	}
 	if f.logged.ChangedErrorKind("resource", problem) && problem != nil {
-		f.log.WarnContext(ctx, "failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", problem)
+		f.Log.WarnContext(ctx, "failed to find a kind of machines; retrying", "kind", f.kind.String(), "err", problem)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,7 +126,6 @@ func (f *machineFollower) setObjects(objects *follow.Set[*record]) {
 	f.changed.Notify()
 }
 
-// A record is what the cache has of an object.
 type record struct {
 	// PartialObjectMetadata has the name, the UID and the version.
 	metav1.PartialObjectMetadata
@@ -163,7 +149,7 @@ func (f *machineFollower) trim(object any) (any, error) {
 // noteChange begins a round if the object has changed.
 func (f *machineFollower) noteChange(before, after *record) {
 	if after != nil && after.err != nil {
-		f.log.Error("failed to read an object; no hook changes until it can be read",
+		f.Log.Error("failed to read an object; no hook changes until it can be read",
 			"kind", f.kind.Kind, "name", after.Name, "err", after.err)
 	}
 	if before != nil && after != nil {

@@ -9,12 +9,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/holdfast-dev/holdfast/internal/control/follow"
-	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
 // TestUnreadableObject: while an object cannot be parsed, the Machines are not known.
 func TestUnreadableObject(t *testing.T) {
-	f := newMachines(Options{Log: slog.New(slog.DiscardHandler)}, loop.NewSignal())
+	f := New(Options{Log: slog.New(slog.DiscardHandler)}).machines
 	object := func(providerID any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",

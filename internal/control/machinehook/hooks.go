@@ -92,7 +92,10 @@ type Controller struct {
 func New(o Options) *Controller {
 	o.Tick, o.Pause = cmp.Or(o.Tick, 15*time.Second), cmp.Or(o.Pause, time.Second)
 	wake := loop.NewSignal()
-	return &Controller{Options: o, wake: wake, machines: newMachines(o, wake), reviewed: map[types.UID]pastReview{}}
+	return &Controller{
+		Options: o, wake: wake, machines: &machineFollower{Options: o, kind: machines(), changed: wake},
+		reviewed: map[types.UID]pastReview{},
+	}
 }
 
 // Controller returns the controller of the hooks.
@@ -117,17 +120,6 @@ func (c *Controller) reconcile(ctx context.Context, w world.World) error {
 		failed = append(failed, r.do(ctx, s))
 	}
 	return errors.Join(failed...)
-}
-
-// removeUnneeded removes the hook of a Machine that stands for no node with etcd, if the API server
-// confirms that.
-func (r *round) removeUnneeded(ctx context.Context, m machine.Object) error {
-	live := r.readLive(ctx)
-	if live.err != nil || live.etcd.has(m) {
-		return live.err
-	}
-	_, err := r.patch(ctx, m, nil)
-	return err
 }
 
 // review removes the hook of a Machine that waits for it, if a review allows the deletion of its
@@ -172,7 +164,6 @@ func (r *round) review(ctx context.Context, s step) error {
 	return nil
 }
 
-// reference returns the Machine as the subject of an event.
 func (c *Controller) reference(m machine.Object) *corev1.ObjectReference {
 	return &corev1.ObjectReference{
 		APIVersion: c.machines.followed().GroupVersion().String(), Kind: machine.KindMachine,

@@ -25,7 +25,7 @@ func TestMachinesInPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("1", hooked))
 		api := &pagedMachines{Interface: f.client}
-		f.Client, f.machines.client = api, api
+		f.Client, f.machines.Client = api, api
 		f.Node = func(context.Context, string) (*corev1.Node, error) {
 			return &corev1.Node{Spec: corev1.NodeSpec{ProviderID: "cloud:///n239"}}, nil
 		}

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/dump"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -16,7 +18,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 )
 
-// etcdNodes are Nodes that hold etcd.
 type etcdNodes []*corev1.Node
 
 // holdersOf returns the Nodes that have the label or a member (place.Keep): the label may be
@@ -38,7 +39,6 @@ func holdersOf(nodes []*corev1.Node, clusters []*v1alpha1.EtcdCluster) (found et
 	return found
 }
 
-// has reports whether the Machine stands for one of the Nodes.
 func (nodes etcdNodes) has(m machine.Object) bool {
 	return slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return standsFor(m, n) })
 }
@@ -94,14 +94,17 @@ func (c *Controller) newRound(w world.World, machines []machine.Object) *round {
 	return r
 }
 
-// do makes one step.
 func (r *round) do(ctx context.Context, s step) (err error) {
 	switch s.kind {
 	case machine.HookKeep:
 	case machine.HookAdd:
 		_, err = r.patch(ctx, s.machine, machine.HookValue)
-	case machine.HookRemove:
-		err = r.removeUnneeded(ctx, s.machine)
+	case machine.HookRemove: // if the API server confirms that the Machine stands for no node with etcd
+		live := r.readLive(ctx)
+		if live.err != nil || live.etcd.has(s.machine) {
+			return live.err
+		}
+		_, err = r.patch(ctx, s.machine, nil)
 	case machine.HookReview:
 		err = r.review(ctx, s)
 	}
@@ -127,4 +130,53 @@ func (r *round) readLive(ctx context.Context) liveRead {
 	}
 	r.live.etcd = holdersOf(r.live.nodes, clusters)
 	return r.live
+}
+
+// maxBackoff limits the time between two reviews of one Machine, as a multiple of a tick.
+const maxBackoff = 8
+
+type pastReview struct {
+	at    time.Time
+	basis string
+	// refusal is the message of the last refusal.
+	refusal string
+	// wait is the time until the next review if the basis stays the same.
+	wait time.Duration
+}
+
+// isFollowedBy reports whether the next review is due. A review that is late keeps the hook longer,
+// and can do no other harm.
+func (p pastReview) isFollowedBy(basis string, tick time.Duration) bool {
+	age := time.Since(p.at)
+	return age >= p.wait || age >= tick && basis != p.basis
+}
+
+// refused returns the review after p, which refuses.
+func (p pastReview) refused(next pastReview, message string) pastReview {
+	if next.refusal = message; next.basis == p.basis && message == p.refusal {
+		next.wait = max(next.wait, min(2*p.wait, maxBackoff*next.wait))
+	}
+	return next
+}
+
+// basisOf returns a text that changes with what a refusal depends on, as far as the cache knows it:
+// the Machine, its Nodes, and the bindings, grants and summaries of the EtcdClusters. Observations
+// are not part of it, because agents write them all the time; the leader summarizes what is new in
+// them.
+func basisOf(m machine.Object, w world.World) string {
+	m.ResourceVersion = ""
+	parts := []string{dump.ForHash(m)}
+	for _, n := range w.Nodes {
+		if standsFor(m, n) {
+			parts = append(parts, string(n.UID)+" "+n.ResourceVersion)
+		}
+	}
+	for _, c := range w.Clusters {
+		s := c.Status
+		parts = append(parts, dump.ForHash([]any{
+			c.UID, c.Annotations, c.Spec.Ledger, c.Spec.Members, s.Voters, s.Healthy, s.Quorum, s.MayLose,
+		}))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
 }

@@ -132,7 +132,7 @@ func TestTimeout(t *testing.T) {
 		require.ErrorIs(t, f.reconcile(t), context.DeadlineExceeded)
 		require.True(t, f.isHooked(t, "m"))
 		f.machines.setObjects(nil)
-		f.machines.find = func(
+		f.machines.FindResource = func(
 			ctx context.Context, _ schema.GroupKind, _ []string,
 		) (found schema.GroupVersionResource, isServed bool, err error) {
 			return found, false, hanging(ctx)
