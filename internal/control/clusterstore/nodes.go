@@ -157,7 +157,6 @@ func (s *Store) LabelNode(ctx context.Context, node *corev1.Node) (isLabelled bo
 	return true, nil
 }
 
-// patchNode merges metadata into that of a Node.
 func (s *Store) patchNode(ctx context.Context, name string, metadata map[string]any) error {
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {

@@ -77,7 +77,6 @@ func (t Trimmer) CacheOptions() cache.Options {
 	}
 }
 
-// newInformer returns an informer that trims its lists page by page.
 func (t Trimmer) newInformer(
 	source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
 ) toolscache.SharedIndexInformer {
