@@ -114,7 +114,6 @@ func (c *controller) readPods(ctx context.Context) (pods []*corev1.Pod, err erro
 	return pods, err
 }
 
-// reconcile does once what is due.
 func (c *controller) reconcile(ctx context.Context, w world.World) error {
 	pods, err := c.readPods(ctx)
 	cached := c.newState(w.Clusters)

@@ -254,7 +254,7 @@ func testWaiting(t *testing.T, f *fixture) {
 	var log safeBuffer
 	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	require.Eventually(t, func() bool {
-		return strings.Contains(log.String(), errNoAgent.Error()) &&
+		return strings.Contains(log.String(), "the node has no pod of the agent") &&
 			strings.Contains(log.String(), "a guard pod must have the image of the DaemonSet holdfast-agent")
 	}, soon, poll)
 	f.image = current

@@ -26,9 +26,6 @@ const (
 	steady     = 5 * time.Minute
 )
 
-// errNoAgent means that no pod of the agent runs on the node, whose image the guard pod would use.
-var errNoAgent = errors.New("the node has no pod of the agent")
-
 // A creationPace is the pace of creations on one node.
 type creationPace struct {
 	delay     time.Duration
@@ -89,7 +86,7 @@ func (c *controller) create(ctx context.Context, d guard.Decision) error {
 		return p.DeletionTimestamp == nil && len(p.Spec.Containers) > 0
 	})
 	if i < 0 {
-		return errNoAgent
+		return errors.New("the node has no pod of the agent") // whose image the guard pod would use
 	}
 	options := metav1.CreateOptions{FieldManager: apiaccess.WebhookFieldManager}
 	_, err = c.Pods.Create(ctx, NewPod(d, &agents.Items[i]), options)
