@@ -24,7 +24,6 @@ const (
 	notKnown quorum.Reason = "NotKnown"
 )
 
-// decideEtcdNode decides about a node with the etcd label.
 func (h *Handler) decideEtcdNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
 		return allowRoutine(quorum.Deleting)
@@ -128,14 +127,13 @@ func undecided(r review, d quorum.Decision, err error) answer {
 	message := d.Message
 	if message == "" || d.Allowed {
 		message = fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, r.verb().Past, err)
+			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, words.VerbOf(r.door()).Past, err)
 	}
 	a := answerCannotDecide(message)
 	a.err = err
 	return a
 }
 
-// answerCannotRead refuses because an object cannot be read.
 func answerCannotRead(kind, name string, err error) answer {
 	return answerCannotDecide(fmt.Sprintf(
 		"%s %q cannot be read: %v. Try again; if the problem persists, check that the API server answers.", kind, name, err))
@@ -145,6 +143,12 @@ func answerCannotRead(kind, name string, err error) answer {
 func unconfirmed(a answer) answer {
 	a.isNodeUnconfirmed = true
 	return a
+}
+
+// answerNotKnown refuses where the entry for other nodes would fail open.
+func answerNotKnown(node, next string) answer {
+	return answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
+		"own. %s; if the problem persists, see the log of the Holdfast webhook.", node, next))
 }
 
 func answerCannotDecide(message string) answer {

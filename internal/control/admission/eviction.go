@@ -27,8 +27,6 @@ const (
 	guardGone quorum.Reason = "GuardGone"
 )
 
-// parseEviction returns the review in an admission request. It returns an error for everything that
-// is not the eviction of a pod.
 func parseEviction(req admissionv1.AdmissionRequest) (review, error) {
 	r := newReview(req)
 	r.namespace, r.pod = req.Namespace, req.Name

@@ -157,13 +157,13 @@ func (h *Handler) limit(e entry, reviews http.Handler) http.Handler {
 
 const deletionOfNode = "deletion of a Node"
 
-// An entry is one of the paths.
 type entry struct {
 	path     string
 	deadline time.Duration
 	// subject is what the reviews of the entry are about.
 	subject string
-	parse   func(req admissionv1.AdmissionRequest) (review, error)
+	// parse returns an error for every request that is not about the subject.
+	parse func(req admissionv1.AdmissionRequest) (review, error)
 	// decide decides. It sets the Node of a review that does not name one.
 	decide   func(ctx context.Context, r *review) answer
 	fallback fallback

@@ -55,7 +55,6 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, erro
 	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 }
 
-// rejectBody answers a request whose body could not be read.
 func (h *Handler) rejectBody(w http.ResponseWriter, err error) {
 	var large *http.MaxBytesError
 	switch {

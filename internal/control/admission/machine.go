@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
 // machineEntry returns the entry for machines. It is for all machines of the cluster, so it fails
@@ -28,8 +29,6 @@ func (h *Handler) machineEntry() entry {
 	}
 }
 
-// parseMachine returns the review in an admission request about a Machine or a NodeClaim. It
-// returns an error for everything that is not the deletion of a whole object.
 func parseMachine(req admissionv1.AdmissionRequest) (review, error) {
 	r := newReview(req)
 	r.machine = &machine.Object{Kind: req.Kind.Kind, Namespace: req.Namespace, Name: req.Name}
@@ -77,7 +76,6 @@ func (h *Handler) ReviewMachine(
 	return a.Allowed, a.Message
 }
 
-// decideMachine decides about the deletion of a Machine or a NodeClaim.
 func (h *Handler) decideMachine(ctx context.Context, r *review) answer {
 	switch {
 	case r.machine.Deleting:
@@ -183,9 +181,62 @@ func (h *Handler) decideReadNode(ctx context.Context, r review, node *corev1.Nod
 	r.node, r.version, r.machine = node, "", nil
 	a := h.decideInTime(ctx, e, &r)
 	if r.isLast && a.Allowed && a.isFallback {
-		a = answerCannotDecide(fmt.Sprintf("Holdfast does not know whether node %q has etcd, because of an error of its "+
-			"own. It tries again; if the problem persists, see the log of the Holdfast webhook.", node.Name))
+		a = answerNotKnown(node.Name, "It tries again")
 		a.isFallback, a.isNodeUnconfirmed = true, true
 	}
 	return a
+}
+
+// decideOwner decides about the deletion of a Cluster or of a control plane of Cluster API, which
+// deletes all of its Machines. The nodes with etcd among them must be allowed to go at once, or
+// each must have a break-glass annotation. The Machines are reviewed one by one afterwards, so the
+// answer makes no grant.
+func (h *Handler) decideOwner(ctx context.Context, r *review) answer {
+	nodes, err := h.Nodes(ctx)
+	if err != nil {
+		return h.machineEntry().fallback.notKnown("holdfast cannot list the nodes", err)
+	}
+	requests, refusal := ownedRequests(r, nodes)
+	switch {
+	case refusal != nil:
+		return *refusal
+	case len(requests) == 0:
+		return answer{Decision: quorum.Decision{
+			Allowed: true, Reason: quorum.NothingToProtect, Message: r.machine.String() + " has no node with etcd",
+		}}
+	case !slices.ContainsFunc(requests, func(q quorum.Request) bool { return q.BreakGlass == nil }):
+		return answer{Decision: quorum.Decision{
+			Allowed: true, Reason: quorum.BreakGlassUsed,
+			Message: "a break-glass override is in effect for each node with etcd of " + r.machine.String(),
+		}}
+	}
+	decision, err := h.Reviewer.ReviewTogether(ctx, requests)
+	if err != nil {
+		return answerCannotDecide(fmt.Sprintf("Holdfast cannot decide whether %s may be deleted: %v. Try again; if the "+
+			"problem persists, see the log of the Holdfast webhook.", r.machine, err))
+	}
+	if !decision.Allowed {
+		decision.Message = fmt.Sprintf("deleting %s would end all of its machines\n%s\nWhat helps:\n  - to end single "+
+			"machines, delete their Machines one by one\n  - only if this etcd may be lost: set a break-glass annotation on "+
+			"each of these nodes", r.machine, decision.Message)
+	}
+	return decided(decision)
+}
+
+// ownedRequests returns the requests about the nodes with etcd of a Cluster or control plane. One
+// of them becomes the Node of the review, for its event. If one cannot be parsed, it returns a
+// refusal.
+func ownedRequests(r *review, nodes []*corev1.Node) (requests []quorum.Request, refusal *answer) {
+	for _, node := range nodes {
+		if !observation.IsLabelled(node) || !r.machine.Owns(node) {
+			continue
+		}
+		r.node = node
+		req, _, err := newRequest(*r, true, time.Now())
+		if err != nil && req.BreakGlass == nil {
+			return nil, new(answerCannotDecide(words.Message(quorum.RefuseUnparsable(req, err))))
+		}
+		requests = append(requests, req)
+	}
+	return requests, nil
 }

@@ -54,16 +54,9 @@ type review struct {
 	dryRun bool
 }
 
-// isDrain reports whether the review is about the eviction of a pod.
 func (r review) isDrain() bool { return r.pod != "" }
 
-// isRemoval reports whether the review is about the removal of a member.
 func (r review) isRemoval() bool { return r.removal.Key != "" }
-
-// verb returns how texts name what is reviewed.
-func (r review) verb() words.Verb {
-	return words.VerbOf(r.door())
-}
 
 // door returns the kind of the request. The API server does not test the version of a Node whose
 // machine ends with another object.
@@ -79,8 +72,6 @@ func (r review) door() quorum.DoorKind {
 	return quorum.DoorDelete
 }
 
-// parseNode returns the review in an admission request. It returns an error for everything that is
-// not the deletion of a whole Node.
 func parseNode(req admissionv1.AdmissionRequest) (review, error) {
 	r := newReview(req)
 	r.node.Name = req.Name
@@ -102,7 +93,6 @@ func parseNode(req admissionv1.AdmissionRequest) (review, error) {
 	return r, nil
 }
 
-// newReview returns a review without its object.
 func newReview(req admissionv1.AdmissionRequest) review {
 	return review{
 		node: &corev1.Node{}, user: req.UserInfo.Username, id: string(req.UID), dryRun: req.DryRun != nil && *req.DryRun,
@@ -151,7 +141,6 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 	return req, problem, err
 }
 
-// eventReasons returns the reasons of the events on the Node.
 func (r review) eventReasons() (refused, allowed string) {
 	switch {
 	case r.isDrain():
@@ -180,7 +169,6 @@ type answer struct {
 	isFallback bool
 }
 
-// withProblem adds the problem of the break-glass annotation.
 func (a answer) withProblem(problem string) answer {
 	switch {
 	case problem == "":
@@ -258,10 +246,9 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 	h.recordEvent(r, a)
 }
 
-// recordEvent makes the event on the Node.
 func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
-	verb := r.verb()
+	verb := words.VerbOf(r.door())
 	refused, allowed := r.eventReasons()
 	switch {
 	case !a.Allowed:

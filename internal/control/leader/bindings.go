@@ -99,27 +99,6 @@ func isSamePlace(a, b v1alpha1.Binding) bool {
 // bound, and the agent of every such Node may publish. Claims that are refused for the same reason
 // are listed together.
 func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal, unobserved []string) metav1.Condition {
-	condition := metav1.Condition{
-		Type: quorum.BoundCondition, Status: metav1.ConditionTrue, Reason: "MembersBound",
-		Message: observation.Plural(len(bindings), "member") + " bound to a Node",
-	}
-	switch {
-	case len(refused) > 0:
-	case len(unobserved) > 0:
-		condition.Status, condition.Reason = metav1.ConditionFalse, "NotObserved"
-		condition.Message = printable.Clip(strings.Join(unobserved, "; "), maxConditionMessage)
-		return condition
-	case len(bindings) == 0:
-		condition.Status, condition.Reason = metav1.ConditionFalse, "NothingAnnounced"
-		condition.Message = "no Node announces a member"
-		return condition
-	default:
-		return condition
-	}
-	condition.Status, condition.Reason = metav1.ConditionFalse, "ClaimRefused"
-	if len(bindings) == 0 {
-		condition.Reason = "NotBound"
-	}
 	var reasons []string
 	claims := map[string][]string{}
 	for _, r := range refused {
@@ -131,7 +110,23 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal,
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
-	condition.Message = printable.Clip(strings.Join(append(reasons, unobserved...), "; "), maxConditionMessage)
+	condition := metav1.Condition{
+		Type: quorum.BoundCondition, Status: metav1.ConditionFalse,
+		Message: printable.Clip(strings.Join(append(reasons, unobserved...), "; "), maxConditionMessage),
+	}
+	switch {
+	case len(refused) > 0 && len(bindings) > 0:
+		condition.Reason = "ClaimRefused"
+	case len(refused) > 0:
+		condition.Reason = "NotBound"
+	case len(unobserved) > 0:
+		condition.Reason = "NotObserved"
+	case len(bindings) == 0:
+		condition.Reason, condition.Message = "NothingAnnounced", "no Node announces a member"
+	default:
+		condition.Status, condition.Reason = metav1.ConditionTrue, "MembersBound"
+		condition.Message = observation.Plural(len(bindings), "member") + " bound to a Node"
+	}
 	return condition
 }
 

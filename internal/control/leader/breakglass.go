@@ -25,7 +25,6 @@ const maxOverrides = 1000
 // replica: another replica, or a restarted one, knows less, and the tombstone then says less.
 type breakGlassMemory struct{ byUID *cache.LRUExpireCache }
 
-// record remembers a valid override on the Node.
 func (m breakGlassMemory) record(node *corev1.Node, now time.Time) {
 	annotation, isSet := node.Annotations[quorum.BreakGlassAnnotation]
 	if !isSet {

@@ -30,7 +30,7 @@ type clusterState struct {
 	probe    *clusterstore.ProbeRequest
 	probedAt time.Time
 	// subject is what the last probe was about. Another one is a reason to probe immediately.
-	subject *probeSubject
+	subject []any
 	// hasFailed is true if the last probe ended with an error that may last.
 	hasFailed bool
 	// proven holds since when the own agent of each bound member proves it healthy.
@@ -58,7 +58,6 @@ func newClusterState() *clusterState {
 	}
 }
 
-// nonces returns the nonces that answer the last probe request.
 func (s *clusterState) nonces() []string {
 	if s.probe == nil {
 		return nil
@@ -66,7 +65,6 @@ func (s *clusterState) nonces() []string {
 	return s.probe.Result().Nonces
 }
 
-// reconcileCluster does what is due for one cluster.
 func (l *Leader) reconcileCluster(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, existing []*v1alpha1.EtcdObservation,
 	s *clusterState,
@@ -83,12 +81,11 @@ func (l *Leader) reconcileCluster(
 	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.writeSummary(ctx, c, index, existing, s))...)
 }
 
-// isProbeDue reports whether it is time to request a probe of the cluster again.
-func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *clusterState) bool {
+func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterState) bool {
 	if s.probe != nil && s.hasFailed {
 		return l.Now().Sub(s.probedAt) >= l.Tick // Each nonce wakes the loop.
 	}
-	if s.probe == nil || s.subject == nil || !apiequality.Semantic.DeepEqual(subject, *s.subject) {
+	if s.probe == nil || !apiequality.Semantic.DeepEqual(subject, s.subject) {
 		return true
 	}
 	every := calmTick
@@ -102,7 +99,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject probeSubject, s *cl
 // probeAndWrite requests a probe, and then brings grants and bindings up to date from the
 // observations and from Nodes that it reads now.
 func (l *Leader) probeAndWrite(
-	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject probeSubject, s *clusterState,
+	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject []any, s *clusterState,
 ) error {
 	live, err := l.Store.LiveCluster(ctx, c.Name)
 	if err != nil {
@@ -115,7 +112,7 @@ func (l *Leader) probeAndWrite(
 	if s.probe != nil {
 		s.probe.Release()
 	}
-	s.probe, s.subject = probe, &subject
+	s.probe, s.subject = probe, subject
 	result := l.waitForObservations(ctx, probe, index)
 
 	c, nonces, err := l.readAnswers(ctx, probe, result)
@@ -237,38 +234,22 @@ func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
 	return false
 }
 
-// A probeSubject is everything that a probe acts on. Health, nonces and times are not part of it:
-// every probe changes them, and would be the reason for the next one.
-type probeSubject struct {
-	Bindings []v1alpha1.Binding
-	Grants   []v1alpha1.Grant
-	// Agents are the parts of the observations that a probe acts on.
-	Agents []v1alpha1.Observation
-	// Nodes are those of the bindings and grants, and those that announce the cluster.
-	Nodes []observation.AnnouncingNode
-	// Cordoned are those of them with the label: the end of a drain is a reason to probe at once.
-	Cordoned []string
-	Left     bool
-}
-
-func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) probeSubject {
-	s := probeSubject{Bindings: c.Spec.Members, Grants: c.Spec.Grants, Left: lacksBoundMember(c, nonces)}
+// subjectOf returns everything that a probe acts on: the bindings, grants and agents of the cluster,
+// the Nodes of these, and those that announce the cluster. Health, nonces and times are not part of
+// it: every probe changes them, and would be the reason for the next one.
+func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) []any {
+	parts := []any{c.Spec.Members, c.Spec.Grants, lacksBoundMember(c, nonces)}
 	for _, o := range c.Observations {
-		s.Agents = append(s.Agents, v1alpha1.Observation{
-			Node: o.Node, NodeUID: o.NodeUID, LocalMember: o.LocalMember, NoMember: o.NoMember,
-		})
+		parts = append(parts, o.Node, o.NodeUID, o.LocalMember, o.NoMember)
 	}
 	names := append(clusterstore.NodeNames(c), index.announcers(c)...)
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		node, exists := index[name]
-		if !exists {
-			continue
-		}
-		s.Nodes = append(s.Nodes, observation.NodeOf(node))
-		if observation.IsLabelled(node) && node.Spec.Unschedulable {
-			s.Cordoned = append(s.Cordoned, name)
+		if node, exists := index[name]; exists {
+			// The end of a drain is a reason to probe at once.
+			isCordoned := observation.IsLabelled(node) && node.Spec.Unschedulable
+			parts = append(parts, observation.NodeOf(node), isCordoned)
 		}
 	}
-	return s
+	return parts
 }

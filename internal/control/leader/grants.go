@@ -64,7 +64,6 @@ func (s *clusterState) addProofs(v quorum.View, now time.Time, maxGap time.Durat
 	s.proven, s.probedAt = proven, now
 }
 
-// addReturns adds the last probe to what is known about the return of drained nodes.
 func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	returns := make(map[types.UID]membership.NodeReturn, len(v.Cluster.Spec.Grants))
 	for _, g := range v.Cluster.Spec.Grants {
@@ -73,7 +72,6 @@ func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	s.returns = returns
 }
 
-// hasAnswered reports whether the agent of the binding's Node has answered the probe request.
 func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(v.Cluster.Observations, func(o v1alpha1.Observation) bool {
 		return observation.IsFrom(o, b) && observation.IsAnswer(o, v.Nonces)
@@ -221,7 +219,6 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	return nil
 }
 
-// reportEnded logs the end of a grant and records an event.
 func (l *Leader) reportEnded(c *v1alpha1.EtcdCluster, g v1alpha1.Grant, why string) {
 	l.Log.Info("resolved a grant", "etcd_cluster", c.Name, "node", g.Node, "node_uid", g.NodeUID,
 		"members", g.Members, "granted", quorum.LastOpened(g).Time, "reason", why)

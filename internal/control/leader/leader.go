@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -98,17 +97,12 @@ type Leader struct {
 	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
-	// zones are those of the Nodes that have one, by name, in this round.
-	zones map[string]string
 }
 
 // New returns the controller of a Leader.
 func New(o Options) (world.Controller, error) {
 	l, err := newLeader(o)
-	if err != nil {
-		return world.Controller{}, err
-	}
-	return l.controller(), nil
+	return l.controller(), err
 }
 
 // newLeader returns a Leader that notes the break-glass overrides of the Nodes from now on.
@@ -117,9 +111,7 @@ func newLeader(o Options) (*Leader, error) {
 		Options: o.withDefaults(), metrics: &metrics{}, wake: loop.NewSignal(), states: map[types.UID]*clusterState{},
 		breakGlass: breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)},
 	}
-	if err := o.Registerer.Register(l.metrics); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
-	}
+	o.Registerer.MustRegister(l.metrics)
 	return l, l.Store.Nodes.OnChange(func(_, node *corev1.Node) {
 		if node != nil {
 			l.breakGlass.record(node, l.Now()) // The Node may be gone before the next round.
@@ -142,7 +134,6 @@ func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
 	cached := w.Clusters
 	observations, orphans := indexObservations(w.Observations, cached)
 	index := l.indexNodes(w.Nodes)
-	l.zones = l.zonesOf(w.Nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
 	l.keepStates(cached)

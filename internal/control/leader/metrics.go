@@ -20,13 +20,11 @@ type metrics struct {
 	round *roundResult // nil while the replica does not lead
 }
 
-// A roundResult is what one round found.
 type roundResult struct {
 	ignored  map[observation.IgnoredReason]int
 	clusters []clusterResult
 }
 
-// A clusterResult is what one round found about one cluster.
 type clusterResult struct {
 	name     string
 	overview quorum.Overview
@@ -124,7 +122,6 @@ type samples struct {
 	labels prometheus.Labels
 }
 
-// with returns samples with one more label.
 func (s samples) with(label, value string) samples {
 	labels := prometheus.Labels{label: value}
 	maps.Copy(labels, s.labels)
@@ -136,7 +133,6 @@ func (s samples) send(name, help string, value int) {
 	s.to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
 }
 
-// one returns 1 for true, and 0 for false.
 func one(is bool) int {
 	if is {
 		return 1

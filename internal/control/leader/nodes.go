@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // A nodeIndex holds all Nodes of the cache by name.
@@ -47,7 +48,6 @@ func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 	return names
 }
 
-// announcedClusters returns the clusters that each Node announces.
 func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
 	announced := map[string][]v1alpha1.ClusterID{}
 	for name, node := range n {
@@ -107,7 +107,6 @@ func announcedOn(node *corev1.Node) []evidence.MemberRef {
 	return announced
 }
 
-// announces reports whether the Node announces a member of the cluster.
 func announces(node *corev1.Node, id v1alpha1.ClusterID) bool {
 	return slices.ContainsFunc(announcedOn(node), func(ref evidence.MemberRef) bool { return ref.Cluster == id })
 }
@@ -179,14 +178,11 @@ func labelSources(c *v1alpha1.EtcdCluster) place.Source {
 	return place.Label
 }
 
-// hasNoMemberCondition reports whether the agent of the Node found no member there.
 func hasNoMemberCondition(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == observation.EtcdMemberCondition && c.Status == corev1.ConditionFalse
-	})
+	c := readiness.FindCondition(node, observation.EtcdMemberCondition)
+	return c != nil && c.Status == corev1.ConditionFalse
 }
 
-// restoreLabel sets the label on a Node, logs it and records an event.
 func (l *Leader) restoreLabel(ctx context.Context, c *v1alpha1.EtcdCluster, node *corev1.Node, why string) error {
 	isSet, err := l.Store.LabelNode(ctx, node)
 	if err != nil || !isSet {
@@ -221,10 +217,8 @@ func sharedProviderIDs(c *v1alpha1.EtcdCluster, index nodeIndex) []string {
 		}
 		for name, other := range index {
 			if name != b.Node && other.Spec.ProviderID == bound.Spec.ProviderID {
-				pair := []string{b.Node, name}
-				slices.Sort(pair)
 				found = append(found, fmt.Sprintf("nodes %s and %s have the same spec.providerID %s",
-					pair[0], pair[1], bound.Spec.ProviderID))
+					min(b.Node, name), max(b.Node, name), bound.Spec.ProviderID))
 			}
 		}
 	}

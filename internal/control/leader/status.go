@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,7 +46,7 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, l.zones)
+	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, l.zonesOf(index))
 	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
 	if apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return nil
@@ -55,12 +54,11 @@ func (l *Leader) writeSummary(
 	return l.Store.ApplyStatus(ctx, cached.Name, wanted)
 }
 
-// zonesOf returns the zones of the Nodes that have one, by name.
-func (l *Leader) zonesOf(nodes []*corev1.Node) map[string]string {
-	zones := make(map[string]string, len(l.zones))
-	for _, n := range nodes {
-		if zone := l.Store.ZoneOf(n); zone != "" {
-			zones[n.Name] = zone
+func (l *Leader) zonesOf(index nodeIndex) map[string]string {
+	zones := map[string]string{}
+	for name, node := range index {
+		if zone := l.Store.ZoneOf(node); zone != "" {
+			zones[name] = zone
 		}
 	}
 	return zones
@@ -72,29 +70,25 @@ func statusOf(
 	summary quorum.Summary, bound metav1.Condition, c *v1alpha1.EtcdCluster, now metav1.Time,
 ) v1alpha1.EtcdClusterStatus {
 	status := v1alpha1.EtcdClusterStatus{Conditions: slices.Clone(c.Status.Conditions)}
-	condition := metav1.Condition{
+	visible := metav1.Condition{
 		Type: visibleCondition, Status: metav1.ConditionFalse, Reason: string(quorum.CannotSee),
-		Message: words.Summary(summary), LastTransitionTime: now,
+		Message: words.Summary(summary),
 	}
 	if summary.Known {
-		condition.Status, condition.Reason = metav1.ConditionTrue, "MemberListConfirmed"
+		visible.Status, visible.Reason = metav1.ConditionTrue, "MemberListConfirmed"
 		status.Voters, status.Healthy = count(summary.Voters), count(summary.Healthy)
 		status.Quorum, status.MayLose = count(summary.Quorum), count(summary.MayLose)
 	}
-	meta.SetStatusCondition(&status.Conditions, condition)
-	if c.Spec.Observers != "" {
-		roles := metav1.Condition{
-			Type: rolesCondition, Status: metav1.ConditionFalse, Reason: string(c.Spec.Observers),
-			Message: observation.DescribeObservers(c), LastTransitionTime: now,
-		}
-		if c.Spec.Observers == v1alpha1.NodesWithRole {
-			roles.Status = metav1.ConditionTrue
-		}
-		meta.SetStatusCondition(&status.Conditions, roles)
+	roles := metav1.Condition{Type: rolesCondition, Status: metav1.ConditionFalse, Reason: string(c.Spec.Observers)}
+	if c.Spec.Observers == v1alpha1.NodesWithRole {
+		roles.Status = metav1.ConditionTrue
 	}
-	if bound.Type != "" {
-		bound.LastTransitionTime = now
-		meta.SetStatusCondition(&status.Conditions, bound)
+	roles.Message = observation.DescribeObservers(c)
+	for _, condition := range []metav1.Condition{visible, roles, bound} {
+		if condition.Type != "" && condition.Reason != "" { // known
+			condition.LastTransitionTime = now
+			meta.SetStatusCondition(&status.Conditions, condition)
+		}
 	}
 	return status
 }
