@@ -127,7 +127,8 @@ func undecided(r review, d quorum.Decision, err error) answer {
 	message := d.Message
 	if message == "" || d.Allowed {
 		message = fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.", r.node.Name, words.VerbOf(r.door()).Past, err)
+			"Try again; if the problem persists, see the log of the Holdfast webhook.",
+			r.node.Name, words.VerbOf(r.door()).Past, err)
 	}
 	a := answerCannotDecide(message)
 	a.err = err

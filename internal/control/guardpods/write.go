@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -28,21 +29,20 @@ const (
 
 // A creationPace is the pace of creations on one node.
 type creationPace struct {
-	delay     time.Duration
+	retry     *loop.Retry
 	notBefore time.Time
 }
 
 // paceCreation sets when a guard pod may be created on the node next.
 func (c *controller) paceCreation(node string) {
 	p, now := c.pace[node], c.Now()
-	p.delay *= 2
-	if p.delay == 0 || now.Sub(p.notBefore) > steady {
-		p.delay = firstDelay
+	if p.retry == nil || now.Sub(p.notBefore) > steady {
+		p.retry = loop.NewRetry(loop.Backoff(firstDelay, maxDelay))
 	}
-	p.delay = min(p.delay, maxDelay)
-	p.notBefore = now.Add(p.delay)
+	delay := p.retry.Next()
+	p.notBefore = now.Add(delay)
 	c.pace[node] = p
-	time.AfterFunc(p.delay, c.wake.Notify)
+	time.AfterFunc(delay, c.wake.Notify)
 }
 
 // execute executes one decision. A later round repeats what failed.

@@ -162,8 +162,6 @@ func (l *Leader) readAnswers(
 	return c, nonces, nil
 }
 
-// waitForObservations waits until every agent that can be expected to answer has answered, or
-// until the time is up.
 func (l *Leader) waitForObservations(
 	ctx context.Context, probe *clusterstore.ProbeRequest, index nodeIndex,
 ) clusterstore.ProbeResult {

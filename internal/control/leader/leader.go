@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -132,7 +133,9 @@ func (l *Leader) controller() world.Controller {
 // reconcileAll reconciles everything once. A failure in one cluster does not stop the others.
 func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
 	cached := w.Clusters
-	observations, orphans := indexObservations(w.Observations, cached)
+	orphans := without(w.Observations, func(o *v1alpha1.EtcdObservation) bool {
+		return slices.ContainsFunc(cached, func(c *v1alpha1.EtcdCluster) bool { return observation.BelongsTo(o, c.UID) })
+	})
 	index := l.indexNodes(w.Nodes)
 	errs := []error{l.deleteOrphans(ctx, orphans), l.createClusters(ctx, cached, index)}
 
@@ -143,8 +146,9 @@ func (l *Leader) reconcileAll(ctx context.Context, w world.World) error {
 	g.SetLimit(maxParallelClusters)
 	for i, c := range cached {
 		state := l.states[c.UID]
+		own := without(w.Observations, func(o *v1alpha1.EtcdObservation) bool { return !observation.BelongsTo(o, c.UID) })
 		g.Go(func() error {
-			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, observations[c.UID], state) })
+			failed[i] = loop.RecoverPanic(func() error { return l.reconcileCluster(ctx, c, index, own, state) })
 			return nil
 		})
 	}

@@ -9,28 +9,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/membership"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// indexObservations returns the EtcdObservations of the clusters by the UID of their cluster, and
-// those that belong to none of them.
-func indexObservations(
-	all []*v1alpha1.EtcdObservation, clusters []*v1alpha1.EtcdCluster,
-) (index map[types.UID][]*v1alpha1.EtcdObservation, orphans []*v1alpha1.EtcdObservation) {
-	index = map[types.UID][]*v1alpha1.EtcdObservation{}
-	for _, o := range all {
-		at := slices.IndexFunc(clusters, func(c *v1alpha1.EtcdCluster) bool { return observation.BelongsTo(o, c.UID) })
-		if at < 0 {
-			orphans = append(orphans, o)
-			continue
-		}
-		index[clusters[at].UID] = append(index[clusters[at].UID], o)
-	}
-	return index, orphans
+// without returns the EtcdObservations for which is returns false.
+func without(
+	all []*v1alpha1.EtcdObservation, is func(*v1alpha1.EtcdObservation) bool,
+) []*v1alpha1.EtcdObservation {
+	return slices.DeleteFunc(slices.Clone(all), is)
 }
 
 func nodesOf(observations []*v1alpha1.EtcdObservation) []string {
@@ -63,8 +52,7 @@ func (l *Leader) keepObservations(
 			errs = append(errs, fmt.Errorf("creating the EtcdObservation of node %q in etcd cluster %s: %w", node, c.Name, err))
 		}
 	}
-	unwanted := slices.DeleteFunc(slices.Clone(existing),
-		func(o *v1alpha1.EtcdObservation) bool { return slices.Contains(wanted, o.Node) })
+	unwanted := without(existing, func(o *v1alpha1.EtcdObservation) bool { return slices.Contains(wanted, o.Node) })
 	return errors.Join(append(errs, l.deleteUnwanted(ctx, c, unwanted))...)
 }
 
@@ -89,7 +77,7 @@ func (l *Leader) deleteUnwanted(
 		}
 	}
 	wanted, _ := membership.Observers(live, announcers, names)
-	gone := slices.DeleteFunc(unwanted, func(o *v1alpha1.EtcdObservation) bool { return slices.Contains(wanted, o.Node) })
+	gone := without(unwanted, func(o *v1alpha1.EtcdObservation) bool { return slices.Contains(wanted, o.Node) })
 	return l.deleteObservations(ctx, gone)
 }
 

@@ -86,8 +86,7 @@ func (f *machineFollower) source() cache.ListerWatcher {
 	}, f.Client)
 }
 
-// findResource reports whether the API server serves the kind in a
-// version that can be followed.
+// findResource reports whether the API server serves the kind in a version that can be followed.
 func (f *machineFollower) findResource(ctx context.Context) bool {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

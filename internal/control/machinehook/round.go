@@ -3,12 +3,12 @@ package machinehook
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/dump"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -165,7 +165,7 @@ func (p pastReview) refused(next pastReview, message string) pastReview {
 // them.
 func basisOf(m machine.Object, w world.World) string {
 	m.ResourceVersion = ""
-	parts := []string{dump.ForHash(m)}
+	parts := []string{textOf(m)}
 	for _, n := range w.Nodes {
 		if standsFor(m, n) {
 			parts = append(parts, string(n.UID)+" "+n.ResourceVersion)
@@ -173,10 +173,14 @@ func basisOf(m machine.Object, w world.World) string {
 	}
 	for _, c := range w.Clusters {
 		s := c.Status
-		parts = append(parts, dump.ForHash([]any{
-			c.UID, c.Annotations, c.Spec.Ledger, c.Spec.Members, s.Voters, s.Healthy, s.Quorum, s.MayLose,
-		}))
+		parts = append(parts, textOf(
+			c.UID, c.Annotations, c.Spec.Ledger, c.Spec.Members, s.Voters, s.Healthy, s.Quorum, s.MayLose))
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, "\n")
+}
+
+func textOf(values ...any) string {
+	text, _ := json.Marshal(values) // Values of the API can be encoded.
+	return string(text)
 }
