@@ -81,17 +81,10 @@ const busyMessage = "holdfast is busy with other reviews. Try again in a second.
 // names the time after which programs that use client-go repeat the request within the call. For an
 // eviction it names none: programs that drain nodes repeat it by themselves.
 func (e entry) rejectBusy(w http.ResponseWriter, body []byte) {
-	switch {
-	case e.fallback.allows:
+	if e.fallback.allows {
 		deferBusy(w)
-	case e.fallback.isRetriable:
-		writeBusy(w, body, 0)
-	default:
-		writeBusy(w, body, 1)
+		return
 	}
-}
-
-func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 	var review struct {
 		Request struct {
 			UID types.UID `json:"uid"`
@@ -103,7 +96,10 @@ func writeBusy(w http.ResponseWriter, body []byte, retryAfterSeconds int32) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	response := refuse(http.StatusTooManyRequests, busy, busyMessage).response(false).AdmissionResponse
-	response.UID, response.Result.Details.RetryAfterSeconds = review.Request.UID, retryAfterSeconds
+	response.UID = review.Request.UID
+	if !e.fallback.isRetriable {
+		response.Result.Details.RetryAfterSeconds = 1
+	}
 	// An error means that the client has gone.
 	_ = json.NewEncoder(w).Encode(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},

@@ -29,9 +29,9 @@ type Trimmer struct {
 	Departures departure.Table
 	// ZoneLabel is the label with the zone of a Node. It is kept of every Node.
 	ZoneLabel string
-	// Zones shares the labels of ordinary Nodes in the same zone, if it is not nil: a map for each Node
-	// would be a fifth of its memory. Its limit matters, because a kubelet can give its Node one zone
-	// after the other.
+	// Zones shares the labels of ordinary Nodes in the same zone, if it is not nil: a map for each
+	// Node would be a fifth of its memory. It has a limit, because a kubelet can give its Node one
+	// zone after the other.
 	Zones *utilcache.LRUExpireCache
 	// KeepMetadata keeps labels, annotations, conditions and resources of all Nodes, for SPC.
 	KeepMetadata bool

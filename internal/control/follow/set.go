@@ -44,8 +44,8 @@ func New[T any](informer toolscache.SharedInformer) *Set[T] {
 	return &Set[T]{Now: time.Now, informer: informer, noted: time.Now()}
 }
 
-// Cached returns the Set of a kind in the cache, which may start later. The cache hands out informers
-// of client-go, but its own List copies at least the struct of every object.
+// Cached returns the Set of a kind in the cache, which may start later. The cache hands out
+// informers of client-go, but its own List copies at least the struct of every object.
 func Cached[T client.Object](ctx context.Context, from cache.Cache, kind T) (*Set[T], error) {
 	opened, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {

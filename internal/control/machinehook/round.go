@@ -99,8 +99,8 @@ func (r *round) do(ctx context.Context, s step) (err error) {
 	case machine.HookKeep:
 	case machine.HookAdd:
 		_, err = r.patch(ctx, s.machine, machine.HookValue)
-	case machine.HookRemove: // if the API server confirms that the Machine stands for no node with etcd
-		live := r.readLive(ctx)
+	case machine.HookRemove:
+		live := r.readLive(ctx) // The cache may lack a Node with etcd for which the Machine stands.
 		if live.err != nil || live.etcd.has(s.machine) {
 			return live.err
 		}
