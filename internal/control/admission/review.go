@@ -141,16 +141,6 @@ func newRequest(r review, labelled bool, now time.Time) (req quorum.Request, pro
 	return req, problem, err
 }
 
-func (r review) eventReasons() (refused, allowed string) {
-	switch {
-	case r.isDrain():
-		return "DrainRefused", "DrainAllowed"
-	case r.isRemoval():
-		return "RemovalRefused", "RemovalAllowed"
-	}
-	return "DeletionRefused", "DeletionAllowed"
-}
-
 // An answer is a Decision with what the API server, the log and the events need in addition.
 // The zero value refuses.
 type answer struct {
@@ -188,7 +178,8 @@ func (a answer) response(isDryRun bool) admission.Response {
 	result, warnings := &metav1.Status{Code: http.StatusOK, Message: printable.Text(a.Message)}, slices.Clone(a.Warnings)
 	switch {
 	case !a.Allowed:
-		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, reasonOf(a.code)
+		known := apierrors.NewGenericServerResponse(int(a.code), "", schema.GroupResource{}, "", "", 0, false).ErrStatus
+		result.Status, result.Code, result.Reason = metav1.StatusFailure, a.code, known.Reason
 		result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: a.Reason.Cause()}}}
 	case isDryRun:
 		warnings = slices.Concat([]string{quorum.ReasonText(a.Reason, a.Message)}, a.Warnings)
@@ -200,11 +191,6 @@ func (a answer) response(isDryRun bool) admission.Response {
 		Allowed: a.Allowed, Result: result, Warnings: warnings,
 		AuditAnnotations: map[string]string{"reason": string(a.Reason)},
 	}}
-}
-
-// reasonOf returns the reason that the API server gives with the HTTP status of a refusal.
-func reasonOf(code int32) metav1.StatusReason {
-	return apierrors.NewGenericServerResponse(int(code), "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason
 }
 
 // record counts the answer, logs it, and makes the event. The event recorder has a queue, so
@@ -248,8 +234,13 @@ func (h *Handler) record(path string, r review, a answer, took time.Duration) {
 
 func (h *Handler) recordEvent(r review, a answer) {
 	node := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node.Name, UID: r.node.UID}
-	verb := words.VerbOf(r.door())
-	refused, allowed := r.eventReasons()
+	verb, refused, allowed := words.VerbOf(r.door()), "DeletionRefused", "DeletionAllowed"
+	switch {
+	case r.isDrain():
+		refused, allowed = "DrainRefused", "DrainAllowed"
+	case r.isRemoval():
+		refused, allowed = "RemovalRefused", "RemovalAllowed"
+	}
 	switch {
 	case !a.Allowed:
 		h.Events.Eventf(node, corev1.EventTypeWarning, refused,

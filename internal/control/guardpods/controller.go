@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -157,11 +158,7 @@ func (c *controller) liveState(ctx context.Context, due map[string][]string) (gu
 	s := c.newState(clusters)
 	var names []string
 	for name, nodes := range due {
-		for _, node := range nodes {
-			if node != "" { // a pod that no scheduler has placed
-				names = append(names, node)
-			}
-		}
+		names = append(names, nodes...)
 		// The pod may exist without the label by which the cache selects it.
 		pod, err := c.Pods.Get(ctx, name, metav1.GetOptions{})
 		switch {
@@ -170,12 +167,11 @@ func (c *controller) liveState(ctx context.Context, due map[string][]string) (gu
 			return s, fmt.Errorf("reading guard pod %s: %w", name, err)
 		default:
 			s.Pods = append(s.Pods, pod)
-			if pod.Spec.NodeName != "" {
-				names = append(names, pod.Spec.NodeName)
-			}
+			names = append(names, pod.Spec.NodeName)
 		}
 	}
-	for name, live := range c.Store.LiveNodesNamed(ctx, names) {
+	isUnplaced := func(node string) bool { return node == "" } // by a scheduler
+	for name, live := range c.Store.LiveNodesNamed(ctx, slices.DeleteFunc(names, isUnplaced)) {
 		if live.Err != nil {
 			return s, fmt.Errorf("reading node %q: %w", name, live.Err)
 		}

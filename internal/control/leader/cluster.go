@@ -219,17 +219,10 @@ func hasAllAnswers(result clusterstore.ProbeResult, index nodeIndex) bool {
 
 // lacksBoundMember reports whether an answer to the last probe request lacks a bound member.
 func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
-	for _, o := range c.Observations {
-		if !o.Linearizable || !observation.IsAnswer(o, nonces) {
-			continue
-		}
-		for _, b := range c.Spec.Members {
-			if _, isListed := observation.FindMember(o, b.MemberID); !isListed {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Observations, func(o v1alpha1.Observation) bool {
+		isMissing := func(b v1alpha1.Binding) bool { return !observation.IsListed(o, b.MemberID) }
+		return o.Linearizable && observation.IsAnswer(o, nonces) && slices.ContainsFunc(c.Spec.Members, isMissing)
+	})
 }
 
 // subjectOf returns everything that a probe acts on: the bindings, grants and agents of the

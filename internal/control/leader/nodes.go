@@ -48,16 +48,6 @@ func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 	return names
 }
 
-func (n nodeIndex) announcedClusters() map[string][]v1alpha1.ClusterID {
-	announced := map[string][]v1alpha1.ClusterID{}
-	for name, node := range n {
-		for _, ref := range announcedOn(node) {
-			announced[name] = append(announced[name], ref.Cluster)
-		}
-	}
-	return announced
-}
-
 // cachedNodes returns the Nodes as they are in the cache: good enough for a summary, never for a
 // decision.
 func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {

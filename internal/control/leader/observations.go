@@ -44,10 +44,8 @@ func (l *Leader) keepObservations(
 		l.recordEvent(c, corev1.EventTypeWarning, "NotObserved", text)
 	}
 	var errs []error
-	for _, node := range wanted {
-		if slices.Contains(observed, node) {
-			continue
-		}
+	isObserved := func(node string) bool { return slices.Contains(observed, node) }
+	for _, node := range slices.DeleteFunc(slices.Clone(wanted), isObserved) {
 		if err := l.Store.CreateObservation(ctx, c, node); err != nil && !apierrors.IsAlreadyExists(err) {
 			errs = append(errs, fmt.Errorf("creating the EtcdObservation of node %q in etcd cluster %s: %w", node, c.Name, err))
 		}
@@ -116,7 +114,13 @@ func (l *Leader) deleteObservations(ctx context.Context, unwanted []*v1alpha1.Et
 // protects no node and refuses no deletion until membership.Bind accepts a claim; it only allows
 // agents to report.
 func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
-	create, waiting := membership.PlanObjects(existing, index.announcedClusters(),
+	announced := map[string][]v1alpha1.ClusterID{} // by the name of the Node
+	for name, node := range index {
+		for _, ref := range announcedOn(node) {
+			announced[name] = append(announced[name], ref.Cluster)
+		}
+	}
+	create, waiting := membership.PlanObjects(existing, announced,
 		membership.ObjectLimits{Total: l.MaxClusters, PerNode: maxClustersPerNode})
 	waits := map[v1alpha1.ClusterID]bool{}
 	for _, w := range waiting {
@@ -137,8 +141,6 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 	return errors.Join(errs...)
 }
 
-// reportWaiting logs that a cluster has no EtcdCluster, and records an event on each Node that
-// announces it.
 func (l *Leader) reportWaiting(w membership.WaitingCluster, index nodeIndex) {
 	l.Log.Warn("not creating an EtcdCluster for an announced etcd cluster: too many exist; "+
 		"delete those of etcd clusters that no longer exist, or raise --max-etcd-clusters",

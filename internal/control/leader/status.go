@@ -76,8 +76,9 @@ func statusOf(
 	}
 	if summary.Known {
 		visible.Status, visible.Reason = metav1.ConditionTrue, "MemberListConfirmed"
-		status.Voters, status.Healthy = count(summary.Voters), count(summary.Healthy)
-		status.Quorum, status.MayLose = count(summary.Quorum), count(summary.MayLose)
+		// A member list has at most twenty entries.
+		status.Voters, status.Healthy = new(int32(summary.Voters)), new(int32(summary.Healthy))
+		status.Quorum, status.MayLose = new(int32(summary.Quorum)), new(int32(summary.MayLose))
 	}
 	roles := metav1.Condition{Type: rolesCondition, Status: metav1.ConditionFalse, Reason: string(c.Spec.Observers)}
 	if c.Spec.Observers == v1alpha1.NodesWithRole {
@@ -92,5 +93,3 @@ func statusOf(
 	}
 	return status
 }
-
-func count(n int) *int32 { return new(int32(n)) } // A member list has at most twenty entries.

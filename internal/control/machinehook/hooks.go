@@ -54,10 +54,8 @@ type Options struct {
 	// ClusterAPI and Karpenter are true where Machines or NodeClaims end machines. Only Machines have
 	// hooks.
 	ClusterAPI, Karpenter bool
-	// Client reads, follows and patches the objects.
-	Client dynamic.Interface
-	// FindResource finds the version of a kind that the API server serves.
-	FindResource ResourceFinder
+	Client                dynamic.Interface
+	FindResource          ResourceFinder
 	// LiveNodes lists the Nodes of the API server for which isWanted returns true.
 	LiveNodes func(ctx context.Context, isWanted func(*corev1.Node) bool) ([]*corev1.Node, error)
 	// LiveClusters lists the EtcdClusters of the API server.
