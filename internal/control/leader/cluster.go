@@ -226,8 +226,8 @@ func lacksBoundMember(c *v1alpha1.EtcdCluster, nonces []string) bool {
 }
 
 // subjectOf returns everything that a probe acts on: the bindings, grants and agents of the
-// cluster, the Nodes of these, and those that announce the cluster. Health, nonces and times are not
-// part of it: every probe changes them, and would be the reason for the next one.
+// cluster, the Nodes of these, and those that announce the cluster. Health, nonces and times are
+// not part of it: every probe changes them, and would be the reason for the next one.
 func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) []any {
 	parts := []any{c.Spec.Members, c.Spec.Grants, lacksBoundMember(c, nonces)}
 	for _, o := range c.Observations {
