@@ -141,8 +141,8 @@ func New(cfg Config) (*Agent, error) {
 	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
 	wakeReporter := loop.NewSignal()
 	a.reporter = &clusterReporter{
-		node: cfg.Node, observe: cfg.Observe, publish: cfg.Clusters.Observations.Update,
-		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staticPods: cfg.StaticPods, log: cfg.Log,
+		cfg: cfg, publish: cfg.Clusters.Observations.Update,
+		nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence,
 		wake: wakeReporter, results: make(chan clusterProbe, maxProbes), reports: map[v1alpha1.ClusterID]*clusterReport{},
 		lists: listWatcher{read: cfg.ListMembers, changed: wakeReporter.Notify}, metrics: a.metrics,
 	}

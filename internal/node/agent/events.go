@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -32,15 +31,14 @@ const (
 // An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
 // server delays events and nothing else.
 type eventRecorder struct {
-	node   string
+	cfg    Config
 	create func(context.Context, *corev1.Event) error
-	log    *slog.Logger
 	queue  chan *corev1.Event
 }
 
 func newEventRecorder(cfg Config) *eventRecorder {
 	return &eventRecorder{
-		node: cfg.Node, log: cfg.Log, queue: make(chan *corev1.Event, eventQueueSize),
+		cfg: cfg, queue: make(chan *corev1.Event, eventQueueSize),
 		create: func(ctx context.Context, e *corev1.Event) error {
 			_, err := cfg.Events.Create(ctx, e, metav1.CreateOptions{})
 			return err
@@ -55,14 +53,14 @@ func (r *eventRecorder) record(ctx context.Context, n *corev1.Node, e readiness.
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: "holdfast-", Namespace: metav1.NamespaceDefault},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID},
 		Reason:         e.Reason, Message: e.Message, Type: e.Type,
-		Source:         corev1.EventSource{Component: eventComponent, Host: r.node},
+		Source:         corev1.EventSource{Component: eventComponent, Host: r.cfg.Node},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		ReportingController: "holdfast.dev/agent", ReportingInstance: r.node,
+		ReportingController: "holdfast.dev/agent", ReportingInstance: r.cfg.Node,
 	}
 	select {
 	case r.queue <- event:
 	default:
-		r.log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.Reason, "message", e.Message)
+		r.cfg.Log.WarnContext(ctx, "dropped an event; the queue is full", "reason", e.Reason, "message", e.Message)
 	}
 }
 
@@ -73,7 +71,7 @@ func (r *eventRecorder) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case e := <-r.queue:
 			if err := r.deliver(ctx, e); err != nil && ctx.Err() == nil {
-				r.log.WarnContext(ctx, "failed to create an event; dropped it",
+				r.cfg.Log.WarnContext(ctx, "failed to create an event; dropped it",
 					"reason", e.Reason, "message", e.Message, "err", err)
 			}
 		}

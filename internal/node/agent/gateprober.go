@@ -18,12 +18,10 @@ const probeInterval = time.Second
 // seconds. Each endpoint has a goroutine of its own, which makes one probe at a time, and none
 // while the decision about the node does not need it.
 type gateProber struct {
-	probe func(context.Context, readiness.Endpoint) error
+	cfg Config
 	// changed is called when a result has changed.
 	changed func()
-	// idleInterval is the time between two probes while the node is not held.
-	idleInterval time.Duration
-	gates        []*probedGate
+	gates   []*probedGate
 }
 
 // probedGate is one endpoint with the result of its last probe.
@@ -41,7 +39,7 @@ type probedGate struct {
 }
 
 func newGateProber(cfg Config, changed func()) *gateProber {
-	p := &gateProber{probe: cfg.ProbeGate, changed: changed, idleInterval: cfg.Tick}
+	p := &gateProber{cfg: cfg, changed: changed}
 	for _, endpoint := range cfg.Policy.Endpoints() {
 		p.gates = append(p.gates, &probedGate{
 			endpoint: endpoint, wake: loop.NewSignal(), result: readiness.Probe{Gate: endpoint.Gate},
@@ -72,7 +70,7 @@ func (p *gateProber) runGate(ctx context.Context, g *probedGate) error {
 			}
 			continue
 		}
-		err := p.probe(ctx, g.endpoint)
+		err := p.cfg.ProbeGate(ctx, g.endpoint)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -92,7 +90,7 @@ func (p *gateProber) follow(d readiness.Decision) {
 	case d.NeedsProbes && d.Held:
 		interval = probeInterval
 	case d.NeedsProbes:
-		interval = p.idleInterval
+		interval = p.cfg.Tick
 	}
 	for _, g := range p.gates {
 		g.setInterval(interval)

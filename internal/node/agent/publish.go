@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"time"
@@ -82,15 +81,12 @@ type clusterReport struct {
 // the nonces of the webhook. Its state belongs to the goroutine of run. The goroutines of the
 // probes only probe, and return their results.
 type clusterReporter struct {
-	node       string
-	observe    func(context.Context, evidence.Server, evidence.Identity) v1alpha1.Observation
-	publish    func(context.Context, *v1alpha1.EtcdObservation, metav1.UpdateOptions) (*v1alpha1.EtcdObservation, error)
-	nodes      *store[*corev1.Node]
-	clusters   clusterStores
-	evidence   *latest[evidence.Scan]
-	staticPods bool
-	log        *slog.Logger
-	metrics    *metrics
+	cfg      Config
+	publish  func(context.Context, *v1alpha1.EtcdObservation, metav1.UpdateOptions) (*v1alpha1.EtcdObservation, error)
+	nodes    *store[*corev1.Node]
+	clusters clusterStores
+	evidence *latest[evidence.Scan]
+	metrics  *metrics
 
 	wake    loop.Signal
 	results chan clusterProbe
@@ -120,12 +116,12 @@ func (r *clusterReporter) run(ctx context.Context) error {
 // startProbes starts the probes that are due, and returns the time until the next one is due.
 func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Group) time.Duration {
 	scan, scanned := r.evidence.get()
-	node, exists, _ := r.nodes.get(r.node)
+	node, exists, _ := r.nodes.get(r.cfg.Node)
 	if !scanned || !exists {
 		return publishInterval
 	}
 	// The node loop logs and replaces an announcement that cannot be read.
-	known, _ := gatherKnown(node, scan, r.clusters, r.staticPods)
+	known, _ := gatherKnown(node, scan, r.clusters, r.cfg.StaticPods)
 	r.members = localMembers(scan, r.members, known)
 	r.lists.members.set(r.members)
 	lists, _ := r.lists.lists.get()
@@ -143,7 +139,7 @@ func (r *clusterReporter) startProbes(ctx context.Context, probes *errgroup.Grou
 		}
 		if own == nil {
 			if report.logged.Changed("observation", "no object") {
-				r.log.InfoContext(ctx, "waiting for the webhook's leader to create the EtcdObservation", "cluster", id)
+				r.cfg.Log.InfoContext(ctx, "waiting for the webhook's leader to create the EtcdObservation", "cluster", id)
 			}
 			continue
 		}
@@ -208,9 +204,9 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	began := time.Now()
-	o := r.observe(probeContext, p.inputs.member.Server, p.inputs.member.Identity)
+	o := r.cfg.Observe(probeContext, p.inputs.member.Server, p.inputs.member.Identity)
 	r.metrics.probes.Observe(time.Since(began).Seconds())
-	o.Node, o.NodeUID, o.Nonce = r.node, p.inputs.nodeUID, p.inputs.nonce
+	o.Node, o.NodeUID, o.Nonce = r.cfg.Node, p.inputs.nodeUID, p.inputs.nonce
 	o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
 	p.observation = o
 	select {
@@ -245,7 +241,7 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	case ctx.Err() != nil:
 	case err == nil:
 		if report.logged.Changed("observation", "published") {
-			r.log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", id,
+			r.cfg.Log.InfoContext(ctx, "published an observation of the etcd cluster", "cluster", id,
 				"member", p.observation.LocalMember, "members", len(p.observation.Members), "problem", p.observation.Problem)
 		}
 		report.written = p
@@ -261,7 +257,7 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 			report.retryAt = time.Time{} // The watch wakes the reporter when the object exists again.
 		}
 		if report.logged.ChangedErrorKind("observation", err) {
-			r.log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
+			r.cfg.Log.WarnContext(ctx, "failed to publish an observation of the etcd cluster; retrying", "err", err)
 		}
 	}
 }
@@ -294,9 +290,9 @@ func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, 
 			written := r.report(id).object
 			delete(r.reports, id)
 			r.report(id).object = written
-			r.log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
+			r.cfg.Log.InfoContext(ctx, "reported that the member which is bound to the node is gone", "cluster", id)
 		case ctx.Err() == nil && r.report(id).logged.ChangedErrorKind("observation", err):
-			r.log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
+			r.cfg.Log.WarnContext(ctx, "failed to report that the member is gone; retrying", "err", err)
 		}
 	}
 }
@@ -307,7 +303,7 @@ var errNoObject = errors.New("there is no EtcdObservation of this node")
 // own returns the newest known version of the node's EtcdObservation, or nil if there is none.
 func (r *clusterReporter) own(c *v1alpha1.EtcdCluster) *v1alpha1.EtcdObservation {
 	id := observation.ClusterIDOf(c)
-	own, exists, _ := r.clusters.observations.get(v1alpha1.ObservationName(id, r.node))
+	own, exists, _ := r.clusters.observations.get(v1alpha1.ObservationName(id, r.cfg.Node))
 	if !exists || !observation.BelongsTo(own, c.UID) {
 		return nil // the leader has not created it
 	}

@@ -53,12 +53,15 @@ func runReporter(
 		began := time.Now()
 		f := &reporterFixture{t: t, logs: logs, elapsed: func() time.Duration { return time.Since(began) }}
 		f.clusterReporter = &clusterReporter{
-			node: testNode, staticPods: true, log: log, wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
+			wake: loop.NewSignal(), results: make(chan clusterProbe, maxProbes),
 			reports: map[v1alpha1.ClusterID]*clusterReport{}, evidence: &latest[evidence.Scan]{}, metrics: newMetrics(),
-			observe: func(ctx context.Context, _ evidence.Server, a evidence.Identity) v1alpha1.Observation {
-				o := observe(ctx, f)
-				o.LocalMember = a.Ref.Member
-				return o
+			cfg: Config{
+				Node: testNode, StaticPods: true, Log: log,
+				Observe: func(ctx context.Context, _ evidence.Server, a evidence.Identity) v1alpha1.Observation {
+					o := observe(ctx, f)
+					o.LocalMember = a.Ref.Member
+					return o
+				},
 			},
 			publish: func(
 				_ context.Context, o *v1alpha1.EtcdObservation, _ metav1.UpdateOptions,

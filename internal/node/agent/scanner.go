@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"time"
@@ -42,10 +41,8 @@ const (
 // the loop that writes the Node, because both steps can take long. It identifies the servers
 // side by side, so that a server that hangs does not hide another one.
 type etcdScanner struct {
-	scanHost func(context.Context) evidence.Scan
-	identify func(context.Context, evidence.Server) evidence.Identity
-	log      *slog.Logger
-	metrics  *metrics
+	cfg     Config
+	metrics *metrics
 	// wake is set when the host may have changed. changed is called when the evidence has.
 	wake     loop.Signal
 	changed  func()
@@ -79,10 +76,7 @@ type identifyResult struct {
 }
 
 func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
-	return &etcdScanner{
-		scanHost: cfg.Etcd, identify: cfg.Identify, log: cfg.Log, metrics: m,
-		wake: loop.NewSignal(), changed: changed,
-	}
+	return &etcdScanner{cfg: cfg, metrics: m, wake: loop.NewSignal(), changed: changed}
 }
 
 // staleReason explains why the evidence is stale. It is empty if the evidence is not.
@@ -163,7 +157,7 @@ func (s *etcdScanner) readHost(ctx context.Context) (evidence.Scan, error) {
 	isStarted := s.scans.TryGo(func() error {
 		ctx, cancel := context.WithTimeout(ctx, scanTimeout)
 		defer cancel()
-		ended <- s.scanHost(ctx)
+		ended <- s.cfg.Etcd(ctx)
 		return nil
 	})
 	last, _ := s.lastScan.get()
@@ -207,7 +201,7 @@ func (s *etcdScanner) startIdentification(
 	i.cancel = cancel
 	if !identifying.TryGo(func() error {
 		defer cancel()
-		result := identifyResult{i, s.identify(request, server)}
+		result := identifyResult{i, s.cfg.Identify(request, server)}
 		select {
 		case s.results <- result:
 		case <-ctx.Done():
@@ -296,17 +290,17 @@ func (s *etcdScanner) publish(ctx context.Context) {
 
 func (s *etcdScanner) logEvidence(ctx context.Context, scan evidence.Scan) {
 	for _, f := range scan.Found {
-		s.log.InfoContext(ctx, "found etcd on the host", "source", f.Source, "where", f.Where, "running", f.IsRunning(),
+		s.cfg.Log.InfoContext(ctx, "found etcd on the host", "source", f.Source, "where", f.Where, "running", f.IsRunning(),
 			"cluster", f.Ref.Cluster, "member", f.Ref.Member, "removed", f.Removed, "problem", f.Problem, "unread", f.Problems)
 	}
 	for _, d := range scan.Data {
-		s.log.InfoContext(ctx, "found data of etcd on the host", "dir", d.Dir, "cluster", d.Ref.Cluster,
+		s.cfg.Log.InfoContext(ctx, "found data of etcd on the host", "dir", d.Dir, "cluster", d.Ref.Cluster,
 			"member", d.Ref.Member, "starter", d.Starter)
 	}
 	for _, place := range scan.Unknown {
-		s.log.WarnContext(ctx, "failed to scan a place on the host", "place", place)
+		s.cfg.Log.WarnContext(ctx, "failed to scan a place on the host", "place", place)
 	}
 	if len(scan.Found)+len(scan.Data) == 0 && !scan.Searching {
-		s.log.InfoContext(ctx, "found no etcd on the host")
+		s.cfg.Log.InfoContext(ctx, "found no etcd on the host")
 	}
 }

@@ -263,7 +263,7 @@ func TestHangingScan(t *testing.T) {
 	runScanner(t, nil, func(f *scannerFixture) {
 		hangs = make(chan struct{})
 		var isAway atomic.Bool
-		f.scanHost = func(context.Context) evidence.Scan {
+		f.cfg.Etcd = func(context.Context) evidence.Scan {
 			f.scans.Add(1)
 			if isAway.Load() {
 				<-hangs // a read that no context ends
@@ -310,7 +310,7 @@ func TestCutShortScan(t *testing.T) {
 	var f *scannerFixture
 	runScanner(t, nil, func(running *scannerFixture) {
 		f = running
-		f.scanHost = func(ctx context.Context) evidence.Scan { <-ctx.Done(); return evidence.Scan{} }
+		f.cfg.Etcd = func(ctx context.Context) evidence.Scan { <-ctx.Done(); return evidence.Scan{} }
 		f.wait(time.Second)
 	})
 	_, scanned := f.evidence.get()
