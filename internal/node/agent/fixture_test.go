@@ -97,11 +97,9 @@ func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func recordLog(t *testing.T) (*slog.Logger, func() string) {
 	t.Helper()
 	lines := &latest[string]{}
-	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) {
-		lines.mu.Lock()
-		defer lines.mu.Unlock()
-		lines.value += string(p)
-	}), nil)), func() string { text, _ := lines.get(); return text }
+	text := func() string { text, _ := lines.get(); return text }
+	// The handler makes one write at a time.
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) { lines.set(text() + string(p)) }), nil)), text
 }
 
 type writerFunc func([]byte)

@@ -55,8 +55,8 @@ type etcdScanner struct {
 	scanNumber int
 	current    []*identification // one for each server of the last scan
 	findings   evidence.Scan     // of the last scan
-	results    chan identifyResult
-	retry      *loop.Retry // while a running server is not identified
+	results    chan func()       // each stores one identity
+	retry      *loop.Retry       // while a running server is not identified
 }
 
 // identification is the request for the identity of one server of the last scan.
@@ -67,12 +67,6 @@ type identification struct {
 	done       bool
 	// cancel ends a request to a server that has changed since.
 	cancel context.CancelFunc
-}
-
-// identifyResult is the answer to a request.
-type identifyResult struct {
-	of     *identification
-	answer evidence.Identity
 }
 
 func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
@@ -97,7 +91,7 @@ func noScanSince(t time.Time) string {
 func (s *etcdScanner) run(ctx context.Context) error {
 	identifying, ctx := errgroup.WithContext(ctx)
 	identifying.SetLimit(maxIdentifications)
-	s.results = make(chan identifyResult, maxIdentifications)
+	s.results = make(chan func(), maxIdentifications)
 	s.retry = loop.NewRetry(identifyBackoff())
 	s.scans.SetLimit(maxScans)
 	s.lastScan.set(time.Now())
@@ -201,9 +195,9 @@ func (s *etcdScanner) startIdentification(
 	i.cancel = cancel
 	if !identifying.TryGo(func() error {
 		defer cancel()
-		result := identifyResult{i, s.cfg.Identify(request, server)}
+		answer := s.cfg.Identify(request, server)
 		select {
-		case s.results <- result:
+		case s.results <- func() { i.Identity, i.done = answer, true }:
 		case <-ctx.Done():
 		}
 		return nil
@@ -239,8 +233,8 @@ func (s *etcdScanner) collect(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case result := <-s.results:
-			result.of.Identity, result.of.done = result.answer, true
+		case store := <-s.results:
+			store()
 			if published {
 				s.publish(ctx)
 			}

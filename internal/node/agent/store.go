@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,23 +17,16 @@ import (
 
 // latest is a value that one goroutine replaces and others read. A time keeps its monotonic
 // reading, so that changes of the wall clock do not change ages that are measured by it.
-type latest[T any] struct {
-	mu    sync.Mutex
-	value T
-	known bool
-}
+type latest[T any] struct{ pointer atomic.Pointer[T] }
 
-func (l *latest[T]) set(value T) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.value, l.known = value, true
-}
+func (l *latest[T]) set(value T) { l.pointer.Store(&value) }
 
 // get returns the value, and whether it was ever set.
 func (l *latest[T]) get() (value T, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.value, l.known
+	if set := l.pointer.Load(); set != nil {
+		return *set, true
+	}
+	return value, false
 }
 
 // storedObject is a type that a store can contain.

@@ -49,13 +49,6 @@ const (
 	outcomeFailed   probeOutcome = "failed"
 )
 
-func outcomes() []probeOutcome {
-	return []probeOutcome{
-		outcomeAnswered, outcomeTimeout, outcomeUnreachable, outcomeUnreadable, outcomeExpired,
-		outcomeUntrusted, outcomeForbidden, outcomeElection, outcomeStranger, outcomeFailed,
-	}
-}
-
 // probeError is the reason for a failed call.
 type probeError struct {
 	message string

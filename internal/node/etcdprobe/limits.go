@@ -51,19 +51,9 @@ func withinLimits(o v1alpha1.Observation) v1alpha1.Observation {
 
 // plain replaces all characters that JSON does not store as one byte.
 func plain(text string) string {
+	text = strings.NewReplacer(`"`, "'", `\`, "/", "<", "(", ">", ")", "&", "+").Replace(text)
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '"':
-			return '\''
-		case r == '\\':
-			return '/'
-		case r == '<':
-			return '('
-		case r == '>':
-			return ')'
-		case r == '&':
-			return '+'
-		case r < ' ' || r > '~':
+		if r < ' ' || r > '~' {
 			return '?'
 		}
 		return r

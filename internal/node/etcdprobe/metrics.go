@@ -21,7 +21,10 @@ func newMetrics() *metrics {
 			"Expiry of the client certificate that last worked with etcd on this host, in seconds since the epoch; "+
 				"the earliest if there are several. Absent while no certificate has worked.", nil, nil),
 	}
-	for _, o := range outcomes() {
+	for _, o := range []probeOutcome{
+		outcomeAnswered, outcomeTimeout, outcomeUnreachable, outcomeUnreadable, outcomeExpired,
+		outcomeUntrusted, outcomeForbidden, outcomeElection, outcomeStranger, outcomeFailed,
+	} {
 		m.requests.WithLabelValues(string(o))
 	}
 	return m
