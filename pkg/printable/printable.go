@@ -18,20 +18,8 @@ const MaxQuote = 160
 // else becomes a space: control and format characters, line breaks and bytes that are not UTF-8.
 // Only one of several spaces stays.
 func Line(text string) string {
-	var line strings.Builder
-	isGap := false
-	for i, r := range text {
-		if r == ' ' || !isPrintable(r, text[i:]) {
-			isGap = line.Len() > 0
-			continue
-		}
-		if isGap {
-			line.WriteByte(' ')
-		}
-		isGap = false
-		line.WriteRune(r)
-	}
-	return line.String()
+	isGap := func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, " "), isGap), " ")
 }
 
 // Text returns a text of several lines whose other characters are printable. It replaces each run
@@ -39,8 +27,8 @@ func Line(text string) string {
 func Text(text string) string {
 	var clean strings.Builder
 	isGap := false
-	for i, r := range text {
-		isBad := r != '\n' && !isPrintable(r, text[i:])
+	for _, r := range strings.ToValidUTF8(text, "\x00") {
+		isBad := r != '\n' && !unicode.IsPrint(r)
 		switch {
 		case !isBad:
 			clean.WriteRune(r)
@@ -85,16 +73,6 @@ func Join[T any](items []T, separator string, text func(T) string) string {
 		texts[i] = text(item)
 	}
 	return strings.Join(texts, separator)
-}
-
-// isPrintable reports whether the first rune of a text can be shown. The rune of a byte that is not
-// UTF-8 is that of the replacement character.
-func isPrintable(r rune, text string) bool {
-	if r == utf8.RuneError {
-		_, size := utf8.DecodeRuneInString(text)
-		return size > 1
-	}
-	return unicode.IsPrint(r)
 }
 
 // Is reports whether a text has only printable characters and line breaks.

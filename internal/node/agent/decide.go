@@ -257,8 +257,13 @@ func (d nodeDecision) events(before, after *corev1.Node) []readiness.Event {
 	case was:
 		found = append(found, newEvent(corev1.EventTypeNormal, "EtcdMemberGone", p.Message))
 	}
-	if d.protection != nil {
-		found = append(found, providerIDEvents(d.protection.ProviderIDProblem, before, after)...)
+	if p := d.protection; p != nil && p.ProviderIDProblem != "" {
+		hasProblem := func(n *corev1.Node) bool {
+			return strings.Contains(condition(n, observation.EtcdMemberCondition).Message, p.ProviderIDProblem)
+		}
+		if hasProblem(after) && !hasProblem(before) {
+			found = append(found, newEvent(corev1.EventTypeWarning, "ProviderIDUnusable", p.ProviderIDProblem))
+		}
 	}
 	return append(found, d.spcAndOpenStackEvents(before, after)...)
 }
@@ -270,16 +275,6 @@ func (d nodeDecision) isHoldWritten(n *corev1.Node) bool {
 		return n.Annotations[readiness.HoldAnnotation] == *record
 	}
 	return condition(n, readiness.NetworkHeld).Reason == d.hold.Reason
-}
-
-// providerIDEvents returns the event about a problem that the condition did not contain before.
-func providerIDEvents(problem string, before, after *corev1.Node) []readiness.Event {
-	isNew := problem != "" && strings.Contains(condition(after, observation.EtcdMemberCondition).Message, problem) &&
-		!strings.Contains(condition(before, observation.EtcdMemberCondition).Message, problem)
-	if !isNew {
-		return nil
-	}
-	return []readiness.Event{newEvent(corev1.EventTypeWarning, "ProviderIDUnusable", problem)}
 }
 
 func (d nodeDecision) spcAndOpenStackEvents(before, after *corev1.Node) []readiness.Event {

@@ -36,7 +36,7 @@ func NodeOf(n *corev1.Node) AnnouncingNode {
 	announced, _ := AnnouncedOn(n)
 	return AnnouncingNode{
 		Node: n.Name, UID: n.UID, Addresses: AddressesOf(n), Announced: announced, Deleting: n.DeletionTimestamp != nil,
-		HasRole: HasRole(n), Machine: machineOf(n), ProviderID: providerIDOf(n),
+		HasRole: HasRole(n), Machine: machineOf(n), ProviderID: storable(n.Spec.ProviderID, maxProviderID),
 	}
 }
 
@@ -110,7 +110,7 @@ func StateOf(n *corev1.Node, marks departure.Table) NodeState {
 	return NodeState{
 		Known: true, UID: n.UID, Version: n.ResourceVersion, Deleting: n.DeletionTimestamp != nil,
 		Departure: marks.Of(n), Notice: marks.Notice(n), Cordoned: n.Spec.Unschedulable, HasRole: HasRole(n),
-		Machine: machineOf(n), ProviderID: providerIDOf(n),
+		Machine: machineOf(n), ProviderID: storable(n.Spec.ProviderID, maxProviderID),
 	}
 }
 
@@ -118,12 +118,12 @@ func machineOf(n *corev1.Node) Machine {
 	return NewMachine(n.Status.NodeInfo.MachineID, n.Status.NodeInfo.SystemUUID)
 }
 
-// providerIDOf returns the provider ID of the Node if a grant can store it.
-func providerIDOf(n *corev1.Node) string {
-	if len(n.Spec.ProviderID) > maxProviderID {
+// storable returns a text that a grant can store within the limit, or "".
+func storable(text string, limit int) string {
+	if len(text) > limit {
 		return ""
 	}
-	return n.Spec.ProviderID
+	return text
 }
 
 // Closed returns how the Node is closed: it is being deleted, a program has marked it, or it is
@@ -220,14 +220,10 @@ type Machine struct {
 
 // NewMachine returns the Machine with these IDs. An ID that a grant cannot store is unknown.
 func NewMachine(machineID, systemUUID string) Machine {
-	return Machine{MachineID: machineIdentity(machineID), SystemUUID: machineIdentity(systemUUID)}
-}
-
-func machineIdentity(id string) string {
-	if len(id) > maxMachineID {
-		return ""
+	return Machine{
+		MachineID:  strings.ToLower(storable(machineID, maxMachineID)),
+		SystemUUID: strings.ToLower(storable(systemUUID, maxMachineID)),
 	}
-	return strings.ToLower(id)
 }
 
 // IsOther reports whether two machines are known to be different. The UUID of the hardware takes
