@@ -244,7 +244,10 @@ func (r markRow) among(values map[string]string, m Mark) Mark {
 			isSet = strings.EqualFold(value, "true")
 		}
 		if r.hasKey(key) && isSet && (m.Key == "" || key < m.Key) {
-			m.Key, m.Since = key, parseTime(value)
+			m.Key, m.Since = key, time.Time{}
+			if at, err := time.Parse(time.RFC3339, value); err == nil {
+				m.Since = at.UTC()
+			}
 		}
 	}
 	if m.Key == "" {
@@ -255,15 +258,6 @@ func (r markRow) among(values map[string]string, m Mark) Mark {
 
 func (r markRow) hasKey(key string) bool {
 	return key == r.key || strings.HasSuffix(r.key, "/") && strings.HasPrefix(key, r.key)
-}
-
-// parseTime returns the time that is the value of a mark, or zero if the value is no time.
-func parseTime(value string) time.Time {
-	at, err := time.Parse(time.RFC3339, value)
-	if err != nil {
-		return time.Time{}
-	}
-	return at.UTC()
 }
 
 // ShutdownAnnotation is set by the agent of a node with etcd while its host shuts down. Its value

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // MaxQuote is the limit of Quote.
@@ -47,11 +46,7 @@ func Clip(text string, limit int) string {
 	if len(line) <= limit {
 		return line
 	}
-	end := limit
-	for end > 0 && !utf8.RuneStart(line[end]) {
-		end--
-	}
-	return line[:end] + "…"
+	return strings.ToValidUTF8(line[:limit], "") + "…"
 }
 
 // Quote returns a text of another program as a part of a sentence: at most MaxQuote bytes.

@@ -31,10 +31,10 @@ func (s clusterStores) want() {
 
 // all returns the EtcdClusters with their observations, and whether both are known.
 func (s clusterStores) all() (joined []*v1alpha1.EtcdCluster, synced bool) {
-	clusters, areClustersKnown := s.clusters.all()
-	observations, areObservationsKnown := s.observations.all()
-	for i, c := range clusters {
-		clusters[i] = observation.Join(c, observations)
+	clusters, areClustersKnown := s.clusters.objects.get()
+	observations, areObservationsKnown := s.observations.objects.get()
+	for _, c := range clusters {
+		joined = append(joined, observation.Join(c, observations))
 	}
-	return clusters, areClustersKnown && areObservationsKnown
+	return joined, areClustersKnown && areObservationsKnown
 }

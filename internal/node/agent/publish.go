@@ -266,7 +266,7 @@ func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 // to this node, and that no server is left through which they could be observed. The observation
 // keeps its nonce and its last list: it answers nothing, and its list still shows what ran where.
 func (r *clusterReporter) reportAbsence(ctx context.Context, node *corev1.Node, scan evidence.Scan) {
-	clusters, _ := r.clusters.clusters.all()
+	clusters, _ := r.clusters.clusters.objects.get()
 	for _, c := range clusters {
 		id := v1alpha1.ClusterID(c.Name)
 		isBound := slices.ContainsFunc(c.Spec.Members, func(b v1alpha1.Binding) bool {

@@ -39,11 +39,13 @@ type storedObject interface {
 // It can be behind the API server, so a write that is based on it must carry the resourceVersion of
 // the object.
 type store[T storedObject] struct {
-	list    func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch   func(context.Context, metav1.ListOptions) (watch.Interface, error)
-	log     *slog.Logger
-	logged  loop.LogOnce // belongs to the reflector
-	objects latest[[]T]  // unknown before the first complete list
+	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	log    *slog.Logger
+	logged loop.LogOnce // belongs to the reflector
+	// objects are known after the first complete list, and stay so when the API server goes away. A
+	// reader must not change them.
+	objects latest[[]T]
 	// writer replaces the objects, and then calls the function that newStore got.
 	writer cache.ReflectorStore
 	// wanted is set when the objects are needed for the first time. See runWhenWanted.
@@ -66,16 +68,7 @@ func newStore[T storedObject](log *slog.Logger, changed func()) *store[T] {
 	return s
 }
 
-// all returns the objects, and whether the store is synced. The caller must not change the
-// objects. A store is synced after the first complete list, and stays so when the API server
-// goes away.
-func (s *store[T]) all() (objects []T, synced bool) {
-	objects, synced = s.objects.get()
-	return slices.Clone(objects), synced
-}
-
-// get returns the object with this name, and whether the store is synced. The caller must not
-// change the object.
+// get returns the object with this name, and whether the objects are known.
 func (s *store[T]) get(name string) (found T, exists, synced bool) {
 	objects, synced := s.objects.get()
 	if i := slices.IndexFunc(objects, func(o T) bool { return o.GetName() == name }); i >= 0 {

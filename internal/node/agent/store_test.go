@@ -21,7 +21,7 @@ func TestStore(t *testing.T) {
 	named := func(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 	changes := 0
 	s := newStore[*corev1.Node](discardLog(), func() { changes++ })
-	_, synced := s.all()
+	_, synced := s.objects.get()
 	require.False(t, synced, "before the first list, an absent object may exist")
 	require.NoError(t, s.writer.Replace([]any{named("a"), named("b")}, "5"))
 	require.NoError(t, s.writer.Replace([]any{named("b")}, "9"))
@@ -30,7 +30,7 @@ func TestStore(t *testing.T) {
 	require.False(t, exists, "it was deleted between two watches")
 	require.NoError(t, s.writer.Add(named("c")))
 	require.NoError(t, s.writer.Delete(named("b")))
-	all, _ := s.all()
+	all, _ := s.objects.get()
 	require.Len(t, all, 1)
 	require.Equal(t, 4, changes)
 }
