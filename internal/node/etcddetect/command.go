@@ -104,7 +104,7 @@ func isOtherMode(args []string) bool {
 // etcd-v3.5.12 or etcd-v3.5.12-linux-amd64. Any other word after the name makes another
 // program: etcdctl, etcd-backup, etcd_exporter.
 func isServerName(name string) bool {
-	return strings.HasPrefix(name, "etcd") && serverPattern.MatchString(name) // thousands have other names
+	return strings.HasPrefix(name, "etcd") && serverPattern.MatchString(name) // Most have others.
 }
 
 // serverPattern matches etcd with versions (v3, 3.5.12, rc.1, k3s1) and platforms.

@@ -137,7 +137,8 @@ func (d *Detector) existingPath(find pathFinder, serverPath string) string {
 func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
 	dir := filepath.Dir(server)
-	_, member, _ := strings.Cut(filepath.Base(server), "-") // kubespray: member-<host>.pem, admin-<host>.pem
+	// kubespray: member-<host>.pem, admin-<host>.pem
+	_, member, _ := strings.Cut(filepath.Base(server), "-")
 	for _, l := range distroLayouts() {
 		for _, client := range l.clients {
 			own := filepath.Join(dir, strings.Replace(client.cert, "*.pem", member, 1))

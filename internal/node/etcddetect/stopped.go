@@ -33,7 +33,8 @@ func (s *hostScan) addMention(st *starter, dir memberDir) {
 	at := slices.IndexFunc(s.found, func(f detectedServer) bool { return f.hasDir(dir.info) })
 	switch {
 	case at >= 0 && st.kind == podStarter:
-		if f := &s.found[at]; f.PID != 0 && f.InCluster { // A server outside of all pods stays what it is.
+		// A server outside of all pods stays what it is.
+		if f := &s.found[at]; f.PID != 0 && f.InCluster {
 			f.Source, f.Where = evidence.StaticPod, st.place()
 		}
 		return
