@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -16,34 +17,34 @@ import (
 // its member.
 func TestNoAdviceAgainstData(t *testing.T) {
 	const dir = "/data/etcd"
+	withData := func(data ...evidence.Data) func(evidence.MemberRef) evidence.Scan {
+		return func(ref evidence.MemberRef) evidence.Scan {
+			for i := range data {
+				data[i].Ref = ref
+			}
+			return evidence.Scan{Data: data}
+		}
+	}
+	withServer := func(change func(evidence.FoundServer) evidence.FoundServer) func(evidence.MemberRef) evidence.Scan {
+		return func(ref evidence.MemberRef) evidence.Scan { return scanOf(change(storing(unitServer(), ref.Member))) }
+	}
 	hosts := map[string]func(evidence.MemberRef) evidence.Scan{
-		"data that nothing names": func(ref evidence.MemberRef) evidence.Scan {
-			return evidence.Scan{Data: []evidence.Data{{Dir: dir, Ref: ref}}}
-		},
-		"recent data": func(ref evidence.MemberRef) evidence.Scan {
-			return evidence.Scan{Data: []evidence.Data{{Dir: dir, Ref: ref, Recent: true}}}
-		},
-		"data and a starter": func(ref evidence.MemberRef) evidence.Scan {
-			return evidence.Scan{Data: []evidence.Data{{Dir: dir, Ref: ref, Starter: etcdUnit}}}
-		},
-		"stopped server": func(ref evidence.MemberRef) evidence.Scan {
-			return scanOf(stopped(storing(unitServer(), ref.Member), new(true)))
-		},
-		"stopped server, data unknown": func(ref evidence.MemberRef) evidence.Scan {
-			return scanOf(stopped(storing(unitServer(), ref.Member), nil))
-		},
-		"stopped server with old data": func(ref evidence.MemberRef) evidence.Scan {
-			f := stopped(storing(unitServer(), ref.Member), new(true))
-			f.Old = &evidence.Data{Dir: dir, Ref: ref}
-			return scanOf(f)
-		},
-		"server without an answer": func(ref evidence.MemberRef) evidence.Scan {
-			return scanOf(unanswered(storing(unitServer(), ref.Member)))
-		},
-		"nothing": func(evidence.MemberRef) evidence.Scan { return evidence.Scan{} },
-		"two directories": func(ref evidence.MemberRef) evidence.Scan {
-			return evidence.Scan{Data: []evidence.Data{{Dir: dir, Ref: ref}, {Dir: "/copy", Ref: ref}}}
-		},
+		"data that nothing names": withData(evidence.Data{Dir: dir}),
+		"recent data":             withData(evidence.Data{Dir: dir, Recent: true}),
+		"data and a starter":      withData(evidence.Data{Dir: dir, Starter: etcdUnit}),
+		"two directories":         withData(evidence.Data{Dir: dir}, evidence.Data{Dir: "/copy"}),
+		"nothing":                 withData(),
+		"stopped server": withServer(func(f evidence.FoundServer) evidence.FoundServer {
+			return stopped(f, new(true))
+		}),
+		"stopped server, data unknown": withServer(func(f evidence.FoundServer) evidence.FoundServer {
+			return stopped(f, nil)
+		}),
+		"stopped server with old data": withServer(func(f evidence.FoundServer) evidence.FoundServer {
+			f.Old = &evidence.Data{Dir: dir, Ref: *f.Stored}
+			return stopped(f, new(true))
+		}),
+		"server without an answer": withServer(unanswered),
 	}
 	clusters := map[string]func() *quorumtest.Cluster{
 		"healthy":   func() *quorumtest.Cluster { return quorumtest.Voters(3) },
@@ -52,15 +53,14 @@ func TestNoAdviceAgainstData(t *testing.T) {
 		"one list":  func() *quorumtest.Cluster { return quorumtest.Voters(3).WithoutList(0, 1).Unhealthy(0) },
 		"learner":   func() *quorumtest.Cluster { return quorumtest.Voters(3).Learner(0) },
 	}
+	boundTo := func(uid types.UID) func(*quorumtest.Cluster) []v1alpha1.EtcdCluster {
+		return func(c *quorumtest.Cluster) []v1alpha1.EtcdCluster {
+			c.Cluster.Spec.Members[0].Node, c.Cluster.Spec.Members[0].NodeUID = "w9", uid
+			return []v1alpha1.EtcdCluster{*c.Cluster}
+		}
+	}
 	bindings := map[string]func(*quorumtest.Cluster) []v1alpha1.EtcdCluster{
-		"bound here": func(c *quorumtest.Cluster) []v1alpha1.EtcdCluster {
-			c.Cluster.Spec.Members[0].Node, c.Cluster.Spec.Members[0].NodeUID = "w9", "u9"
-			return []v1alpha1.EtcdCluster{*c.Cluster}
-		},
-		"bound to an earlier Node": func(c *quorumtest.Cluster) []v1alpha1.EtcdCluster {
-			c.Cluster.Spec.Members[0].Node, c.Cluster.Spec.Members[0].NodeUID = "w9", "u8"
-			return []v1alpha1.EtcdCluster{*c.Cluster}
-		},
+		"bound here": boundTo("u9"), "bound to an earlier Node": boundTo("u8"),
 		"bound elsewhere": func(c *quorumtest.Cluster) []v1alpha1.EtcdCluster { return []v1alpha1.EtcdCluster{*c.Cluster} },
 		"bound nowhere": func(c *quorumtest.Cluster) []v1alpha1.EtcdCluster {
 			return []v1alpha1.EtcdCluster{*c.Unbound(0).Cluster}

@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,108 +33,78 @@ func TestAssess(t *testing.T) {
 		return func(in *Inputs) { in.Announced, in.Protected = members, true }
 	}
 	bound := func(in *Inputs) { in.Clusters = []v1alpha1.EtcdCluster{boundCluster()} }
+	boundAndAnnounced := func(in *Inputs) { bound(in); in.Announced = refs("a") }
+	boundBefore := func(in *Inputs) { bound(in); in.UID = "u9-again" }
+	countPods := func(in *Inputs) { in.StaticPods = true }
+	unknownClusters := func(in *Inputs) { in.ClustersKnown = false }
+	ineffective := func(in *Inputs) { in.Annotations = map[string]string{autoscaler.Karpenter: "false"} }
+	const podA, processF = memberA + ", static pod etcd", "etcd member etcd1-events (f) of cluster abc, process 99"
+	const noAnswer = etcdUnit + " did not answer: no client certificate was accepted: tried /etc/ssl/etcd/ssl/admin-w1.pem"
+	const protected = "stays protected: the data directory of " + etcdUnit + ": permission denied"
+	memberships := map[string]Membership{"NotMember": MemberAbsent, "Unknown": MembershipUnknown}
+	type servers = []evidence.FoundServer
 	for name, c := range map[string]struct {
-		found      []evidence.FoundServer
-		unknown    []string
-		change     func(*Inputs)
-		membership Membership
-		reason     string
-		because    string
-		contains   []string
-		announce   []evidence.MemberRef
+		found    servers
+		change   func(*Inputs)
+		reason   string // NotMember, Unknown, or that of a member
+		because  string
+		announce []evidence.MemberRef
+		contains string
 	}{
-		"answers": {
-			found: []evidence.FoundServer{unitServer()}, membership: MemberPresent, reason: "SystemdUnit",
-			because: unitA, announce: refs("a"),
-		},
+		"answers": {servers{unitServer()}, nil, "SystemdUnit", unitA, refs("a"), ""},
 		"two clusters": {
-			found: []evidence.FoundServer{unitServer(), events}, membership: MemberPresent, reason: "SystemdUnit",
-			because: unitA + "; etcd member etcd1-events (f) of cluster abc, process 99", announce: withEvents(refs("a")),
+			servers{unitServer(), events}, nil, "SystemdUnit", unitA + "; " + processF, withEvents(refs("a")), "",
 		},
 		"never answered": {
-			found: []evidence.FoundServer{unanswered(unitServer())}, membership: MemberPresent, reason: "Unverified",
-			because: "unverified etcd server, " + etcdUnit,
-			contains: []string{
-				etcdUnit + " did not answer: no client certificate was accepted: tried /etc/ssl/etcd/ssl/admin-w1.pem",
-			},
+			servers{unanswered(unitServer())}, nil, "Unverified", "unverified etcd server, " + etcdUnit, nil, noAnswer,
 		},
 		"one answers, one hangs": {
-			found:  []evidence.FoundServer{unitServer(), unansweredAt(events, "process 99")},
-			change: announced(withEvents(refs("a"))), membership: MemberPresent, reason: "SystemdUnit",
-			because: unitA + "; etcd member f of cluster abc, process 99", announce: withEvents(refs("a")),
+			servers{unitServer(), unansweredAt(events, "process 99")}, announced(withEvents(refs("a"))), "SystemdUnit",
+			unitA + "; etcd member f of cluster abc, process 99", withEvents(refs("a")), "",
 		},
 		"stopped, data, announced": {
-			found: []evidence.FoundServer{stopped(unitServer(), new(true))}, change: announced(refs("a")),
-			membership: MemberPresent, reason: "DataDirectory", because: "stopped " + unitA, announce: refs("a"),
+			servers{stopped(unitServer(), new(true))}, announced(refs("a")), "DataDirectory", "stopped " + unitA, refs("a"), "",
 		},
 		"stopped, data, never announced": {
-			found: []evidence.FoundServer{stopped(unitServer(), new(true))}, membership: MemberPresent,
-			reason: "DataDirectory", because: "stopped etcd server with the data of a member, " + etcdUnit,
+			servers{stopped(unitServer(), new(true))}, nil, "DataDirectory",
+			"stopped etcd server with the data of a member, " + etcdUnit, nil, "",
 		},
-		"installed, never started": {
-			found: []evidence.FoundServer{stopped(unitServer(), new(false))}, membership: MemberAbsent, reason: "NotMember",
-		},
-		"stopped, unreadable data": {
-			found: []evidence.FoundServer{unreadable}, change: announced(refs("a")), reason: "Unknown", announce: refs("a"),
-			contains: []string{"stays protected: the data directory of " + etcdUnit + ": permission denied"},
-		},
-		"nothing": {
-			membership: MemberAbsent, reason: "NotMember", contains: []string{"no etcd member is on this node"},
-		},
-		"incomplete scan": {unknown: []string{unread}, reason: "Unknown", contains: []string{unread}},
+		"installed, never started": {servers{stopped(unitServer(), new(false))}, nil, "NotMember", "", nil, ""},
+		"stopped, unreadable data": {servers{unreadable}, announced(refs("a")), "Unknown", "", refs("a"), protected},
+		"nothing":                  {nil, nil, "NotMember", "", nil, "no etcd member is on this node"},
+		"incomplete scan":          {nil, nil, "Unknown", "", nil, unread},
 		"answers, incomplete scan": {
-			found: []evidence.FoundServer{unitServer()}, unknown: []string{unread}, membership: MemberPresent,
-			reason: "SystemdUnit", because: unitA, contains: []string{"could not be read: " + unread},
-			announce: refs("a"),
+			servers{unitServer()}, nil, "SystemdUnit", unitA, refs("a"), "could not be read: " + unread,
 		},
-		"clusters not known": {
-			change: func(in *Inputs) { in.ClustersKnown = false }, reason: "Unknown", contains: []string{"EtcdClusters"},
-		},
+		"clusters not known": {nil, unknownClusters, "Unknown", "", nil, "EtcdClusters"},
 		"removed": {
-			found: []evidence.FoundServer{removedServer(unitServer())}, change: announced(refs("a")),
-			membership: MemberAbsent, reason: "NotMember",
-			contains: []string{"1 member found on this node has left its cluster"},
+			servers{removedServer(unitServer())}, announced(refs("a")), "NotMember", "", nil,
+			"1 member found on this node has left its cluster",
 		},
 		"removed, another cluster": {
-			found: []evidence.FoundServer{removedServer(unitServer()), events}, change: announced(refs("a")),
-			membership: MemberPresent, reason: "Process",
-			because: "etcd member etcd1-events (f) of cluster abc, process 99", announce: withEvents(nil),
+			servers{removedServer(unitServer()), events}, announced(refs("a")), "Process", processF, withEvents(nil), "",
 		},
 		"nothing, bound": {
-			change:     func(in *Inputs) { bound(in); in.Announced = refs("a") },
-			membership: MemberPresent, reason: "Unverified", because: memberA + ", bound to this node", announce: refs("a"),
-			contains: []string{"the member answers, so do not remove it"},
+			nil, boundAndAnnounced, "Unverified", memberA + ", bound to this node", refs("a"),
+			"the member answers, so do not remove it",
 		},
-		"bound to an earlier Node": {
-			change: func(in *Inputs) { bound(in); in.UID = "u9-again" }, membership: MemberAbsent, reason: "NotMember",
-		},
+		"bound to an earlier Node": {nil, boundBefore, "NotMember", "", nil, ""},
 		"a static pod": {
-			found: []evidence.FoundServer{pod}, change: func(in *Inputs) { in.StaticPods = true },
-			membership: MemberPresent, reason: "StaticPod",
-			because: "etcd member f of cluster abc, static pod etcd", announce: withEvents(nil),
+			servers{pod}, countPods, "StaticPod", "etcd member f of cluster abc, static pod etcd", withEvents(nil), "",
 		},
 		"a static pod that does not count": {
-			found: []evidence.FoundServer{pod}, membership: MemberAbsent, reason: "NotMember",
-			contains: []string{"1 etcd static pod found on this node and not protected"},
+			servers{pod}, nil, "NotMember", "", nil, "1 etcd static pod found on this node and not protected",
 		},
-		"H18 a static pod that does not count, bound": {
-			found: []evidence.FoundServer{boundPod}, change: bound,
-			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
-		},
+		"H18 a static pod that does not count, bound": {servers{boundPod}, bound, "StaticPod", podA, refs("a"), ""},
 		"H18 a silent static pod that does not count, bound": {
-			found:      []evidence.FoundServer{unanswered(boundPod)},
-			change:     func(in *Inputs) { bound(in); in.Announced = refs("a") },
-			membership: MemberPresent, reason: "StaticPod", because: memberA + ", static pod etcd", announce: refs("a"),
+			servers{unanswered(boundPod)}, boundAndAnnounced, "StaticPod", podA, refs("a"), "",
 		},
 		"H18 a static pod of another cluster, bound": {
-			found: []evidence.FoundServer{unitServer(), pod}, change: bound,
-			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
+			servers{unitServer(), pod}, bound, "SystemdUnit", unitA, refs("a"), "",
 		},
 		"ineffective annotation": {
-			found:      []evidence.FoundServer{unitServer()},
-			change:     func(in *Inputs) { in.Annotations = map[string]string{autoscaler.Karpenter: "false"} },
-			membership: MemberPresent, reason: "SystemdUnit", because: unitA, announce: refs("a"),
-			contains: []string{`annotation karpenter.sh/do-not-disrupt has the value "false"`},
+			servers{unitServer()}, ineffective, "SystemdUnit", unitA, refs("a"),
+			`annotation karpenter.sh/do-not-disrupt has the value "false"`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,14 +114,21 @@ func TestAssess(t *testing.T) {
 			if c.change != nil {
 				c.change(&in)
 			}
-			p := Assess(evidence.Scan{Found: c.found, Unknown: c.unknown}, in)
-			require.Equal(t, c.membership, p.Membership, p.Message)
+			scan := scanOf(c.found...)
+			if strings.Contains(name, "incomplete scan") {
+				scan.Unknown = []string{unread}
+			}
+			p := Assess(scan, in)
+			want, isAbsent := memberships[c.reason]
+			if !isAbsent {
+				want = MemberPresent
+			}
+			require.Equal(t, want, p.Membership, p.Message)
 			require.Equal(t, c.reason, p.Reason)
 			require.Equal(t, c.because, p.Because)
 			require.Equal(t, c.announce, p.Announce)
-			for _, words := range append(c.contains, c.because) {
-				require.Contains(t, p.Message, words)
-			}
+			require.Contains(t, p.Message, c.because)
+			require.Contains(t, p.Message, c.contains)
 			require.NotEmpty(t, p.Message)
 		})
 	}

@@ -17,108 +17,41 @@ func TestData(t *testing.T) {
 	foreign := evidence.Data{Dir: dir, Ref: evidence.MemberRef{Cluster: "abc", Member: "f"}}
 	with := func(d evidence.Data, change func(*evidence.Data)) evidence.Data { change(&d); return d }
 	recent := func(d *evidence.Data) { d.Recent = true }
-	starter := func(d *evidence.Data) { d.Starter = "systemd unit etcd.service" }
-	unbound := func() *quorumtest.Cluster { return quorumtest.Voters(3).Unbound(0) }
-	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
-	here, unannounced := boundCluster(), Inputs{}
-	announced := Inputs{Announced: refs("a"), Protected: true}
+	starter := func(d *evidence.Data) { d.Starter = etcdUnit }
+	noLists := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	type clusters = []v1alpha1.EtcdCluster
+	here, elsewhere := clusters{boundCluster()}, clusters{unboundCluster()}
+	nowhere, noList := clusters{*quorumtest.Voters(3).Unbound(0).Cluster}, clusters{*noLists.Cluster}
+	a, e := member("a"), member("e")
+	none, announced := Inputs{}, Inputs{Announced: refs("a"), Protected: true}
+	eventsAnnounced, leftAnnounced := Inputs{Announced: withEvents(nil)}, Inputs{Announced: refs("e"), Protected: true}
+	const started = "systemd unit etcd.service may start etcd, and does not tell where its data is"
+	const left = dir + " has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster"
+	const noObject = "there is no EtcdCluster that tells whether it is a member"
 	for name, c := range map[string]struct {
 		data       evidence.Data
 		in         Inputs
-		clusters   []v1alpha1.EtcdCluster
+		clusters   clusters
 		membership Membership
 		contains   string
 	}{
-		"bound here": {
-			member("a"), announced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
-		},
-		"bound, not announced": {
-			member("a"), unannounced, []v1alpha1.EtcdCluster{here}, MemberPresent, "stopped etcd member etcd1 (a)",
-		},
-		"listed, bound nowhere": {
-			member("a"), unannounced,
-			[]v1alpha1.EtcdCluster{*unbound().Cluster},
-			MemberPresent,
-			dir + ", which nothing on the host names",
-		},
-		"bound elsewhere": {
-			member("a"), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberAbsent,
-			"bound to another node: a copy",
-		},
-		"moving here": {
-			with(member("a"), recent), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MembershipUnknown,
-			"within the last ten minutes",
-		},
-		"elsewhere, announced": {
-			member("a"), announced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberPresent,
-			"etcd member etcd1 (a)",
-		},
-		"left": {
-			member("e"), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberAbsent,
-			dir + " has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
-		},
-		"left, announced": {
-			member("e"),
-			Inputs{Announced: refs("e"), Protected: true},
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberAbsent, "has left its cluster",
-		},
-		"joined just now": {
-			with(member("e"), recent), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MembershipUnknown,
-			"lists may be older",
-		},
-		"no confirmed list": {
-			member("e"), unannounced,
-			[]v1alpha1.EtcdCluster{*noList.Cluster},
-			MembershipUnknown,
-			"no confirmed list tells",
-		},
-		"unknown cluster": {
-			foreign, unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberAbsent,
-			"which no EtcdCluster describes",
-		},
-		"unknown, with starter": {
-			with(foreign, starter), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MembershipUnknown,
-			"systemd unit etcd.service may start it",
-		},
-		"left, with starter": {
-			with(member("e"), starter), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MembershipUnknown,
-			"systemd unit etcd.service may start etcd, and does not tell where its data is",
-		},
-		"bound elsewhere, with starter": {
-			with(member("a"), starter), unannounced,
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MembershipUnknown,
-			"systemd unit etcd.service may start etcd, and does not tell where its data is",
-		},
-		"unknown, announced": {
-			foreign,
-			Inputs{Announced: withEvents(nil)},
-			[]v1alpha1.EtcdCluster{unboundCluster()},
-			MemberPresent,
-			"etcd member f of cluster abc",
-		},
-		"new installation": {
-			member("a"), unannounced, nil, MembershipUnknown,
-			"there is no EtcdCluster that tells whether it is a member",
-		},
-		"clusters are not known": {member("e"), Inputs{Node: "unread"}, nil, MembershipUnknown, "could not be read"},
+		"bound here":             {a, announced, here, MemberPresent, "stopped etcd member etcd1 (a)"},
+		"bound, not announced":   {a, none, here, MemberPresent, "stopped etcd member etcd1 (a)"},
+		"listed, bound nowhere":  {a, none, nowhere, MemberPresent, dir + ", which nothing on the host names"},
+		"bound elsewhere":        {a, none, elsewhere, MemberAbsent, "bound to another node: a copy"},
+		"moving here":            {with(a, recent), none, elsewhere, MembershipUnknown, "within the last ten minutes"},
+		"elsewhere, announced":   {a, announced, elsewhere, MemberPresent, "etcd member etcd1 (a)"},
+		"left":                   {e, none, elsewhere, MemberAbsent, left},
+		"left, announced":        {e, leftAnnounced, elsewhere, MemberAbsent, "has left its cluster"},
+		"joined just now":        {with(e, recent), none, elsewhere, MembershipUnknown, "lists may be older"},
+		"no confirmed list":      {e, none, noList, MembershipUnknown, "no confirmed list tells"},
+		"unknown cluster":        {foreign, none, elsewhere, MemberAbsent, "which no EtcdCluster describes"},
+		"unknown, with starter":  {with(foreign, starter), none, elsewhere, MembershipUnknown, etcdUnit + " may start it"},
+		"left, with starter":     {with(e, starter), none, elsewhere, MembershipUnknown, started},
+		"elsewhere, starter":     {with(a, starter), none, elsewhere, MembershipUnknown, started},
+		"unknown, announced":     {foreign, eventsAnnounced, elsewhere, MemberPresent, "etcd member f of cluster abc"},
+		"new installation":       {a, none, nil, MembershipUnknown, noObject},
+		"clusters are not known": {e, Inputs{Node: "unread"}, nil, MembershipUnknown, "could not be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := c.in
@@ -128,9 +61,7 @@ func TestData(t *testing.T) {
 			require.Contains(t, p.Message, c.contains)
 		})
 	}
-	p := Assess(evidence.Scan{Data: []evidence.Data{member("a")}}, Inputs{
-		Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{here},
-	})
+	p := Assess(evidence.Scan{Data: []evidence.Data{a}}, boundInputs(nil))
 	require.Equal(t, refs("a"), p.Announce, "the ledger has the member here")
 	require.Empty(t, p.Unverified)
 }
@@ -157,7 +88,7 @@ func TestOpenLog(t *testing.T) {
 func TestCopyBesideServer(t *testing.T) {
 	scan := scanOf(unitServer())
 	scan.Data = []evidence.Data{{Dir: "/backup", Ref: refs("a")[0]}}
-	p := Assess(scan, Inputs{Node: "w9", UID: "u9", ClustersKnown: true, Clusters: []v1alpha1.EtcdCluster{boundCluster()}})
+	p := Assess(scan, boundInputs(nil))
 	require.Equal(t, "etcd member etcd1 (a) of cluster cdf818194e3a8c32, "+etcdUnit, p.Because)
 }
 
@@ -169,7 +100,6 @@ func TestSearching(t *testing.T) {
 	p := Assess(scan, in)
 	require.Equal(t, MembershipUnknown, p.Membership)
 	require.Contains(t, p.Message, "first search for data of etcd has not ended")
-	require.False(t, HasNoMemberOf(quorumtest.ClusterID, scan))
 
 	scan.Found = []evidence.FoundServer{unitServer()}
 	in.Clusters = []v1alpha1.EtcdCluster{boundCluster()}
@@ -191,26 +121,22 @@ func TestOldData(t *testing.T) {
 	running.PID = 812
 	answered := server("e", true)
 	answered.Ref = refs("e")[0]
-	noList := quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2)
+	noList := []v1alpha1.EtcdCluster{*quorumtest.Voters(3).Unbound(0).WithoutList(0, 1, 2).Cluster}
 	here, elsewhere := []v1alpha1.EtcdCluster{boundCluster()}, []v1alpha1.EtcdCluster{unboundCluster()}
+	const left = "/data/etcd has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster"
 	for name, c := range map[string]struct {
 		server     evidence.FoundServer
 		clusters   []v1alpha1.EtcdCluster
 		membership Membership
 		contains   string
 	}{
-		"left": {
-			server("e", true), elsewhere, MemberAbsent,
-			"/data/etcd has unused data of etcd: of member e of cluster cdf818194e3a8c32, which has left its cluster",
-		},
+		"left":                          {server("e", true), elsewhere, MemberAbsent, left},
 		"left, recent or another place": {server("e", false), elsewhere, MemberPresent, "stopped etcd"},
 		"running":                       {running, elsewhere, MemberPresent, "etcd"},
 		"answered":                      {answered, elsewhere, MemberPresent, "etcd member e"},
 		"bound here":                    {server("a", true), here, MemberPresent, "stopped etcd member etcd1 (a)"},
 		"bound elsewhere":               {server("a", true), elsewhere, MemberPresent, "stopped etcd"},
-		"no confirmed list": {
-			server("e", true), []v1alpha1.EtcdCluster{*noList.Cluster}, MemberPresent, "stopped etcd",
-		},
+		"no confirmed list":             {server("e", true), noList, MemberPresent, "stopped etcd"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := Inputs{Node: "w9", UID: "u9", Clusters: c.clusters, ClustersKnown: true, StaticPods: true}

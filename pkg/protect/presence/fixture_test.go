@@ -90,6 +90,13 @@ func boundCluster() v1alpha1.EtcdCluster {
 	return c
 }
 
+// boundInputs returns the inputs of w9, which announces members, and to which member a is bound.
+func boundInputs(announced []evidence.MemberRef) Inputs {
+	return Inputs{
+		Node: "w9", UID: "u9", ClustersKnown: true, Announced: announced, Clusters: []v1alpha1.EtcdCluster{boundCluster()},
+	}
+}
+
 // apply returns a copy of a map with the changes.
 func apply(to map[string]string, changes map[string]*string) map[string]string {
 	result := map[string]string{}

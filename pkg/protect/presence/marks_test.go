@@ -45,53 +45,43 @@ func TestMarks(t *testing.T) {
 		MarksAnnotation: "x," + quorum.BreakGlassAnnotation, "x": "y", quorum.BreakGlassAnnotation: "{}",
 	}
 	unverified := Protection{Membership: MemberPresent, Because: "etcd member etcd1 (a)"}
+	const karpenterKey, escalatorKey = autoscaler.Karpenter, autoscaler.Escalator
+	p, other, empty := present(), map[string]string{"x": "y"}, map[string]string{}
+	ofOne := []string{karpenterKey} // a mark of a hold
+	lacking := without(marked, karpenterKey)
+	butOne := with(marked, MarksAnnotation, allBut(autoscaler.ClusterAutoscaler))
 	absent, unknown := Protection{Membership: MemberAbsent}, Protection{}
 	label := map[string]string{observation.EtcdMemberLabel: "true"}
 	for name, c := range map[string]struct {
-		p                 Protection
+		protection        Protection
 		before, after     map[string]string
 		labels, newLabels map[string]string
 		ownedByHold       []string
 	}{
-		"new member":      {present(), map[string]string{"x": "y"}, with(marked, "x", "y"), nil, label, nil},
-		"nothing changes": {present(), marked, marked, label, label, nil},
-		"label removed": {
-			present(), marked, marked, map[string]string{"z": "1"}, with(label, "z", "1"), nil,
-		},
+		"new member":      {p, other, with(marked, "x", "y"), nil, label, nil},
+		"nothing changes": {p, marked, marked, label, label, nil},
+		"label removed":   {p, marked, marked, map[string]string{"z": "1"}, with(label, "z", "1"), nil},
 		"foreign mark, ineffective": {
-			present(),
-			map[string]string{autoscaler.Karpenter: "no"},
-			with(marked, autoscaler.Karpenter, "no", MarksAnnotation, allBut(autoscaler.Karpenter)), nil, label, nil,
+			p, map[string]string{karpenterKey: "no"},
+			with(marked, karpenterKey, "no", MarksAnnotation, allBut(karpenterKey)), nil, label, nil,
 		},
 		"all marks foreign": {
-			present(), with(marks, autoscaler.Escalator, "mine"),
-			without(with(marked, autoscaler.Escalator, "mine"), MarksAnnotation), nil, label, nil,
+			p, with(marks, escalatorKey, "mine"), without(with(marked, escalatorKey, "mine"), MarksAnnotation), nil, label, nil,
 		},
 		"reason changed": {
-			present(), with(marked, BecauseAnnotation, "old", autoscaler.Escalator, "old"), marked, nil, label, nil,
+			p, with(marked, BecauseAnnotation, "old", escalatorKey, "old"), marked, nil, label, nil,
 		},
-		"never verified": {unverified, nil, without(marked, observation.AnnouncementAnnotation), nil, label, nil},
-		"unknown": {
-			unknown, without(marked, autoscaler.Karpenter), without(marked, autoscaler.Karpenter), label, label, nil,
-		},
-		"absent": {
-			absent, with(marked, "x", "y"), map[string]string{"x": "y"}, label, map[string]string{}, nil,
-		},
-		"marks of a hold": {
-			present(), with(marks, autoscaler.Escalator, "held"), marked, nil, label, autoscalerKeys(),
-		},
-		"one mark of a hold": {
-			present(), two, with(marked, MarksAnnotation, allBut(autoscaler.ClusterAutoscaler)), nil, label,
-			[]string{autoscaler.Karpenter},
-		},
-		"unknown, mark of a hold": {unknown, karpenter, karpenter, nil, nil, []string{autoscaler.Karpenter}},
-		"absent, mark of a hold": {
-			absent, marked, karpenter, label, map[string]string{}, []string{autoscaler.Karpenter},
-		},
-		"forged record": {absent, forged, without(forged, MarksAnnotation), nil, nil, nil},
+		"never verified":          {unverified, nil, without(marked, observation.AnnouncementAnnotation), nil, label, nil},
+		"unknown":                 {unknown, lacking, lacking, label, label, nil},
+		"absent":                  {absent, with(marked, "x", "y"), other, label, empty, nil},
+		"marks of a hold":         {p, with(marks, escalatorKey, "held"), marked, nil, label, autoscalerKeys()},
+		"one mark of a hold":      {p, two, butOne, nil, label, ofOne},
+		"unknown, mark of a hold": {unknown, karpenter, karpenter, nil, nil, ofOne},
+		"absent, mark of a hold":  {absent, marked, karpenter, label, empty, ofOne},
+		"forged record":           {absent, forged, without(forged, MarksAnnotation), nil, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			annotations, labels := Marks(c.p, c.before, c.labels, c.ownedByHold)
+			annotations, labels := Marks(c.protection, c.before, c.labels, c.ownedByHold)
 			require.Equal(t, apply(c.after, nil), apply(c.before, annotations))
 			require.Equal(t, apply(c.newLabels, nil), apply(c.labels, labels))
 			for key, v := range annotations {

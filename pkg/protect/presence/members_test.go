@@ -147,7 +147,7 @@ func TestUnverifiedServers(t *testing.T) {
 	events := func(hasData *bool) evidence.FoundServer { return stopped(eventsServer(), hasData) }
 	const unit, data = "SystemdUnit", "DataDirectory"
 	type servers = []evidence.FoundServer
-	old := stopped(unitServer(), new(true))
+	old, recorded := stopped(unitServer(), new(true)), map[string]string{observation.UnverifiedAnnotation: "old"}
 	for name, c := range map[string]struct {
 		found     servers
 		announced []evidence.MemberRef
@@ -168,12 +168,9 @@ func TestUnverifiedServers(t *testing.T) {
 		"never announced":              {servers{hanging("")}, nil, etcdUnit, ReasonUnverified},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := Assess(scanOf(c.found...), Inputs{
-				Node: "w9", UID: "u9", ClustersKnown: true, Announced: c.announced,
-				Clusters: []v1alpha1.EtcdCluster{boundCluster()},
-			})
+			p := Assess(scanOf(c.found...), boundInputs(c.announced))
 			require.Equal(t, c.reason, p.Reason)
-			annotations, _ := Marks(p, map[string]string{observation.UnverifiedAnnotation: "old"}, nil, nil)
+			annotations, _ := Marks(p, recorded, nil, nil)
 			written, isWritten := annotations[observation.UnverifiedAnnotation]
 			require.True(t, isWritten)
 			if c.want == "" {
@@ -187,9 +184,7 @@ func TestUnverifiedServers(t *testing.T) {
 			require.Equal(t, p.Unverified, again)
 		})
 	}
-	annotations, _ := Marks(Protection{Membership: MemberAbsent}, map[string]string{
-		observation.UnverifiedAnnotation: "old",
-	}, nil, nil)
+	annotations, _ := Marks(Protection{Membership: MemberAbsent}, recorded, nil, nil)
 	require.Equal(t, map[string]*string{observation.UnverifiedAnnotation: nil}, annotations)
 }
 
@@ -208,11 +203,9 @@ func TestRecordedUnverified(t *testing.T) {
 		"nothing is recorded": {eventsServer(), "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := Assess(scanOf(c.found), Inputs{
-				Node: "w9", UID: "u9", ClustersKnown: true, Announced: refs("f"),
-				Clusters:    []v1alpha1.EtcdCluster{boundCluster()},
-				Annotations: map[string]string{observation.UnverifiedAnnotation: c.annotation},
-			})
+			in := boundInputs(refs("f"))
+			in.Annotations = map[string]string{observation.UnverifiedAnnotation: c.annotation}
+			p := Assess(scanOf(c.found), in)
 			require.Equal(t, c.want, p.Unverified, p.Message)
 		})
 	}
@@ -237,10 +230,8 @@ func TestHasNoMemberOf(t *testing.T) {
 		"incomplete scan":          {evidence.Scan{Unknown: []string{"the process table"}}, false},
 		"data":                     {evidence.Scan{Data: []evidence.Data{{Ref: refs("a")[0]}}}, false},
 		"data of another cluster":  {evidence.Scan{Data: []evidence.Data{{Ref: withEvents(nil)[0]}}}, true},
-		"data that may not be all": {
-			evidence.Scan{Data: []evidence.Data{{Ref: withEvents(nil)[0], Starter: etcdUnit}}}, false,
-		},
-		"disks not searched": {evidence.Scan{Searching: true}, false},
+		"data that may not be all": {evidence.Scan{Data: []evidence.Data{{Ref: other.Ref, Starter: etcdUnit}}}, false},
+		"disks not searched":       {evidence.Scan{Searching: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, HasNoMemberOf(quorumtest.ClusterID, c.scan)) })
 	}
@@ -249,6 +240,9 @@ func TestHasNoMemberOf(t *testing.T) {
 // The condition of a node that is not freed yet names what is awaited.
 func TestF30Awaited(t *testing.T) {
 	cluster := func() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0) }
+	const remove = "member remove"
+	unread := []string{"the process table: denied"}
+	const untilLeft = "until the webhook's leader has a new list without the member from node w2 or w3"
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		unknown []string
@@ -256,29 +250,15 @@ func TestF30Awaited(t *testing.T) {
 		not     string
 	}{
 		"not removed, its disk may not be mounted": {cluster().Unhealthy(0), nil, "a disk that is not mounted", "leader"},
-		"runs elsewhere, or here unrecognized": {
-			cluster(), nil, "the member answers, so do not remove it",
-			"member remove",
-		},
-		"removed": {
-			cluster().RemovedFrom(1, 0).RemovedFrom(2, 0), nil,
-			"until the webhook's leader has a new list without the member from node w2 or w3", "member remove",
-		},
-		"lists differ": {
-			cluster().RemovedFrom(1, 0), nil, "the list of node w3 does, that of node w2 does not", "member remove",
-		},
-		"no other list": {
-			cluster().WithoutList(1, 2), nil, "until another node reports a confirmed member list", "member remove",
-		},
-		"incomplete scan": {
-			cluster().Removed(0), []string{"the process table: denied"}, "until a complete scan of the host", "member remove",
-		},
+		"runs elsewhere, or here unrecognized":     {cluster(), nil, "the member answers, so do not remove it", remove},
+
+		"removed":         {cluster().RemovedFrom(1, 0).RemovedFrom(2, 0), nil, untilLeft, remove},
+		"lists differ":    {cluster().RemovedFrom(1, 0), nil, "the list of node w3 does, that of node w2 does not", remove},
+		"no other list":   {cluster().WithoutList(1, 2), nil, "until another node reports a confirmed member list", remove},
+		"incomplete scan": {cluster().Removed(0), unread, "until a complete scan of the host", remove},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := Assess(evidence.Scan{Unknown: c.unknown}, Inputs{
-				Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),
-				Clusters: []v1alpha1.EtcdCluster{*c.cluster.Cluster},
-			})
+			p := Assess(evidence.Scan{Unknown: c.unknown}, announcedOf(c.cluster))
 			require.Equal(t, MemberPresent, p.Membership)
 			require.Contains(t, p.Message, c.want)
 			require.NotContains(t, p.Message, c.not)
@@ -291,12 +271,7 @@ func TestF30Awaited(t *testing.T) {
 func TestF30FreedNode(t *testing.T) {
 	w := quorumtest.Voters(3).Unbound(2).Silent(0)
 	w.Cluster.Observations = w.Cluster.Observations[:2]
-	assess := func() Protection {
-		return Assess(evidence.Scan{}, Inputs{
-			Node: "w1", UID: "u1", ClustersKnown: true, Protected: true, Announced: refs("a"),
-			Clusters: []v1alpha1.EtcdCluster{*w.Cluster},
-		})
-	}
+	assess := func() Protection { return Assess(evidence.Scan{}, announcedOf(w)) }
 	bind := func() {
 		w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, quorumtest.Nodes(2), w.Nonces, quorumtest.Noon())
 	}
