@@ -37,6 +37,10 @@ func order(p report.Plan) string {
 
 func TestPlan(t *testing.T) {
 	all := []string{"w1", "w2", "w3"}
+	led, silent := quorumtest.Voters(3), quorumtest.Voters(3).Silent(0, 1, 2)
+	for i := range 3 {
+		led.Observer(i).Leader = quorumtest.ID(0)
+	}
 	for name, c := range map[string]struct {
 		cluster    *quorumtest.Cluster
 		nodes      []string
@@ -51,10 +55,10 @@ func TestPlan(t *testing.T) {
 		"a healthy one beside a dead": {quorumtest.Voters(3).Dead(2), []string{"w1"}, true, nil, "no:  | w1=lost"},
 		"two voters":                  {quorumtest.Voters(2), []string{"w1"}, true, nil, "no:  | w1=lost"},
 		"the only voter":              {quorumtest.Voters(1), []string{"w1"}, true, nil, "no:  | w1=lost"},
-		"no answer":                   {silent(), []string{"w1"}, true, nil, "unknown:  | w1=blind"},
+		"no answer":                   {silent, []string{"w1"}, true, nil, "unknown:  | w1=blind"},
 		"a node twice":                {quorumtest.Voters(3), []string{"w1", "w1"}, true, nil, "yes: w1"},
 		"workers first":               {quorumtest.Voters(3), []string{"w1", "worker"}, true, addWorker, "yes: worker w1"},
-		"the leader last":             {led(quorumtest.Voters(3)), all, true, nil, "yes: w2 w3 w1"},
+		"the leader last":             {led, all, true, nil, "yes: w2 w3 w1"},
 		"a grant":                     {quorumtest.Voters(3).Granted(1), []string{"w1"}, true, nil, "no:  | w1=lost"},
 		"reserve":                     {quorumtest.Voters(5), []string{"w1", "w2"}, true, reserve(1), "yes: w1 w2"},
 		"reserve that is not there":   {quorumtest.Voters(3), []string{"w1"}, true, reserve(1), "no:  | w1=lost"},
@@ -65,10 +69,7 @@ func TestPlan(t *testing.T) {
 		"a learner first":           {quorumtest.Voters(4).Learner(3), []string{"w4", "w1"}, true, nil, "yes: w4 w1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := stateOf(c.cluster, len(c.cluster.Cluster.Spec.Members))
-			if c.change != nil {
-				c.change(&s)
-			}
+			s := changed(stateOf(c.cluster, len(c.cluster.Cluster.Spec.Members)), c.change)
 			before := s.Clusters[0].DeepCopy()
 			p, err := report.NewPlan(s, c.nodes, c.isReplaced)
 			require.NoError(t, err)
@@ -83,25 +84,11 @@ func TestPlan(t *testing.T) {
 	require.ErrorContains(t, err, "there is no node w8, w9")
 }
 
-func silent() *quorumtest.Cluster { return quorumtest.Voters(3).Silent(0, 1, 2) }
-
 func addWorker(s *report.State) { s.Nodes = append(s.Nodes, worker("worker")) }
 
-func withoutFlags(s *report.State) {
-	addWorker(s)
-	s.FlagsProblem = "forbidden"
-}
+func withoutFlags(s *report.State) { addWorker(s); flagsUnread(s) }
 
-func reserve(n int) func(*report.State) {
-	return func(s *report.State) { s.MinRemainingTolerance = n }
-}
-
-func led(c *quorumtest.Cluster) *quorumtest.Cluster {
-	for i := range 3 {
-		c.Observer(i).Leader = quorumtest.ID(0)
-	}
-	return c
-}
+func reserve(n int) func(*report.State) { return func(s *report.State) { s.MinRemainingTolerance = n } }
 
 // An etcdModel is an etcd cluster as raft sees it, independent of the decisions.
 type etcdModel struct {

@@ -55,6 +55,16 @@ func stateOf(c *quorumtest.Cluster, n int) report.State {
 	return s
 }
 
+// changed returns the state after a change, if there is one.
+func changed(s report.State, change func(*report.State)) report.State {
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func flagsUnread(s *report.State) { s.FlagsProblem = "forbidden" }
+
 func held(since time.Time) corev1.Node {
 	n := worker("held")
 	n.Spec.Unschedulable = true
@@ -65,7 +75,17 @@ func held(since time.Time) corev1.Node {
 
 // TestWarnings checks each kind of warning, and that a healthy cluster has none.
 func TestWarnings(t *testing.T) {
-	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
+	voters := quorumtest.Voters
+	holding := func(age, limit time.Duration) func(*report.State) {
+		return func(s *report.State) { s.Nodes, s.StuckHoldAfter = append(s.Nodes, held(s.Now.Add(-age))), limit }
+	}
+	inZones := func(s *report.State) { *s = inZone(inZone(inZone(*s, 0, "a"), 1, "a"), 3, "b") }
+	grantedLongAgo := func(s *report.State) {
+		s.Clusters[0].Spec.Grants[0].Delete.Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
+	}
+	announcing := func(s *report.State) {
+		s.Nodes[3].Annotations = map[string]string{"holdfast.dev/etcd": `[{"cluster":"eee1","member":"1"}]`}
+	}
 	seen := map[report.WarningKind]bool{}
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
@@ -73,53 +93,30 @@ func TestWarnings(t *testing.T) {
 		change  func(*report.State)
 		want    string
 	}{
-		"healthy":      {cluster: three(), nodes: 3},
-		"no tolerance": {cluster: three().Unhealthy(1), nodes: 3, want: "NoTolerance"},
-		"no quorum":    {cluster: three().Unhealthy(0, 1), nodes: 3, want: "NoTolerance"},
-		"cannot see":   {cluster: three().Silent(0, 1, 2), nodes: 3, want: "CannotSee"},
-		"zone holds a quorum": {
-			cluster: three(), nodes: 4, want: "ZoneHoldsQuorum, UnknownMember", change: func(s *report.State) {
-				*s = inZone(inZone(inZone(*s, 0, "a"), 1, "a"), 3, "b")
-			},
-		},
-		"ghost member": {cluster: quorumtest.Voters(5).Unprovable(4), nodes: 4, want: "GhostMember"},
-		"node gone":    {cluster: quorumtest.Voters(5), nodes: 4, want: "NodeGone"},
-		"lists differ": {cluster: quorumtest.Voters(5).RemovedFrom(2, 4), nodes: 5, want: "ListsDiffer"},
-		"silent agent": {cluster: old(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
-		"never heard":  {cluster: withoutObservation(quorumtest.Voters(5), 3), nodes: 5, want: "SilentAgent"},
-		"ignored": {
-			cluster: quorumtest.Voters(5).Basis(v1alpha1.BasisClaim, 4), nodes: 5, want: "IgnoredObservation",
-		},
-		"corrupt":       {cluster: alarmed(quorumtest.Voters(5)), nodes: 5, want: "Alarm"},
-		"unbound claim": {cluster: unbound(three()), nodes: 3, want: "UnboundClaims"},
-		"old grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5, want: "OldGrant", change: func(s *report.State) {
-			s.Clusters[0].Spec.Grants[0].Delete.Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
-		}},
-		"young grant": {cluster: quorumtest.Voters(5).Granted(4), nodes: 5},
-		"long hold": {cluster: three(), nodes: 3, want: "LongHold", change: func(s *report.State) {
-			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Hour)))
-		}},
-		"long hold, later limit": {cluster: three(), nodes: 3, change: func(s *report.State) {
-			s.StuckHoldAfter, s.Nodes = 2*time.Hour, append(s.Nodes, held(s.Now.Add(-time.Hour)))
-		}},
-		"short hold": {cluster: three(), nodes: 3, change: func(s *report.State) {
-			s.Nodes = append(s.Nodes, held(s.Now.Add(-time.Minute)))
-		}},
-		"flags not read": {cluster: three(), nodes: 3, want: "FlagsUnknown", change: func(s *report.State) {
-			s.FlagsProblem = "forbidden"
-		}},
-		"label without a member": {cluster: three(), nodes: 4, want: "UnknownMember"},
-		"announced without an object": {
-			cluster: three(), nodes: 4, want: "NoEtcdCluster, UnknownMember", change: func(s *report.State) {
-				s.Nodes[3].Annotations = map[string]string{"holdfast.dev/etcd": `[{"cluster":"eee1","member":"1"}]`}
-			},
-		},
+		"healthy":                     {voters(3), 3, nil, ""},
+		"no tolerance":                {voters(3).Unhealthy(1), 3, nil, "NoTolerance"},
+		"no quorum":                   {voters(3).Unhealthy(0, 1), 3, nil, "NoTolerance"},
+		"cannot see":                  {voters(3).Silent(0, 1, 2), 3, nil, "CannotSee"},
+		"zone holds a quorum":         {voters(3), 4, inZones, "ZoneHoldsQuorum, UnknownMember"},
+		"ghost member":                {voters(5).Unprovable(4), 4, nil, "GhostMember"},
+		"node gone":                   {voters(5), 4, nil, "NodeGone"},
+		"lists differ":                {voters(5).RemovedFrom(2, 4), 5, nil, "ListsDiffer"},
+		"silent agent":                {old(voters(5), 3), 5, nil, "SilentAgent"},
+		"never heard":                 {withoutObservation(voters(5), 3), 5, nil, "SilentAgent"},
+		"ignored":                     {voters(5).Basis(v1alpha1.BasisClaim, 4), 5, nil, "IgnoredObservation"},
+		"corrupt":                     {alarmed(voters(5)), 5, nil, "Alarm"},
+		"unbound claim":               {unbound(voters(3)), 3, nil, "UnboundClaims"},
+		"old grant":                   {voters(5).Granted(4), 5, grantedLongAgo, "OldGrant"},
+		"young grant":                 {voters(5).Granted(4), 5, nil, ""},
+		"long hold":                   {voters(3), 3, holding(time.Hour, 0), "LongHold"},
+		"long hold, later limit":      {voters(3), 3, holding(time.Hour, 2*time.Hour), ""},
+		"short hold":                  {voters(3), 3, holding(time.Minute, 0), ""},
+		"flags not read":              {voters(3), 3, flagsUnread, "FlagsUnknown"},
+		"label without a member":      {voters(3), 4, nil, "UnknownMember"},
+		"announced without an object": {voters(3), 4, announcing, "NoEtcdCluster, UnknownMember"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := stateOf(c.cluster, c.nodes)
-			if c.change != nil {
-				c.change(&s)
-			}
+			s := changed(stateOf(c.cluster, c.nodes), c.change)
 			var kinds []string
 			for _, w := range report.NewStatus(s).Warnings {
 				require.NotEmpty(t, w.About)

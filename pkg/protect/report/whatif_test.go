@@ -18,11 +18,11 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
-// inZones returns the state with a Node for each member, in these zones. The empty zone is none.
+// inZones returns the state with a Node for each member, in these zones. "" and "-" are none.
 func inZones(c *quorumtest.Cluster, zones ...string) report.State {
 	s := stateOf(c, len(zones))
 	for i, zone := range zones {
-		if zone != "" {
+		if zone != "" && zone != "-" {
 			s.Nodes[i].Labels[corev1.LabelTopologyZone] = zone
 		}
 	}
@@ -37,6 +37,12 @@ func inZone(s report.State, i int, zone string) report.State {
 
 func TestZoneWhatIf(t *testing.T) {
 	three := func(zones ...string) report.State { return inZones(quorumtest.Voters(3), zones...) }
+	twoLabels, equalLabels := withFormerZone(three("a", "b", "c"), "b"), withFormerZone(three("a", "b", "c"), "a")
+	fourOfFive := inZones(quorumtest.Voters(5).Unprovable(4), "a", "b", "c", "d")
+	racks := withLabel(withFormerZone(three("a", "b", "c"), "b"), "r1", "r1", "r2")
+	const unlabelled = "without the label topology.kubernetes.io/zone, and so in no zone: w3"
+	const second = "node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count"
+	const nodeless = "on no known Node, and so in no zone: members e"
 	for name, c := range map[string]struct {
 		state report.State
 		zone  string
@@ -44,31 +50,15 @@ func TestZoneWhatIf(t *testing.T) {
 		want  quorum.Answer
 		notes string
 	}{
-		"one voter":  {three("a", "b", "c"), "a", "w1", quorum.Yes, ""},
-		"two voters": {three("a", "a", "c"), "a", "w1 w2", quorum.No, ""},
-		"without a label": {
-			three("a", "b", ""), "a", "w1", quorum.Yes,
-			"without the label topology.kubernetes.io/zone, and so in no zone: w3",
-		},
-		"relabelled, the zone before": {inZone(three("a", "a", "c"), 1, "b"), "a", "w1", quorum.Yes, ""},
-		"relabelled, the zone after":  {inZone(three("a", "b", "b"), 0, "b"), "b", "w1 w2 w3", quorum.No, ""},
-		"two labels, the zone that counts": {
-			withFormerZone(three("a", "b", "c"), "b"), "a", "w1", quorum.Yes,
-			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count",
-		},
-		"two labels, the other zone": {
-			withFormerZone(three("a", "b", "c"), "b"), "b", "w2", quorum.Yes,
-			"node w1 has the label failure-domain.beta.kubernetes.io/zone=b too, which does not count",
-		},
-		"two labels, a third zone": {withFormerZone(three("a", "b", "c"), "b"), "c", "w3", quorum.Yes, ""},
-		"equal labels":             {withFormerZone(three("a", "b", "c"), "a"), "a", "w1", quorum.Yes, ""},
-		"a member without a Node": {
-			inZones(quorumtest.Voters(5).Unprovable(4), "a", "b", "c", "d"), "a", "w1", quorum.Yes,
-			"on no known Node, and so in no zone: members e",
-		},
-		"another label": {
-			withLabel(withFormerZone(three("a", "b", "c"), "b"), "r1", "r1", "r2"), "r1", "w1 w2", quorum.No, "",
-		},
+		"one voter":                        {three("a", "b", "c"), "a", "w1", quorum.Yes, ""},
+		"two voters":                       {three("a", "a", "c"), "a", "w1 w2", quorum.No, ""},
+		"without a label":                  {three("a", "b", ""), "a", "w1", quorum.Yes, unlabelled},
+		"two labels, the zone that counts": {twoLabels, "a", "w1", quorum.Yes, second},
+		"two labels, the other zone":       {twoLabels, "b", "w2", quorum.Yes, second},
+		"two labels, a third zone":         {twoLabels, "c", "w3", quorum.Yes, ""},
+		"equal labels":                     {equalLabels, "a", "w1", quorum.Yes, ""},
+		"a member without a Node":          {fourOfFive, "a", "w1", quorum.Yes, nodeless},
+		"another label":                    {racks, "r1", "w1 w2", quorum.No, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, err := report.NewZoneWhatIf(c.state, c.zone)
@@ -102,63 +92,47 @@ func withLabel(s report.State, values ...string) report.State {
 }
 
 func TestWhatIf(t *testing.T) {
-	three := func() report.State { return stateOf(quorumtest.Voters(3), 3) }
-	with := func(s report.State, change func(*report.State)) report.State {
-		change(&s)
-		return s
+	three := func(change func(*report.State)) report.State {
+		return changed(stateOf(quorumtest.Voters(3), 3), change)
 	}
-	all := []string{"w1", "w2", "w3"}
+	anotherOld := old(quorumtest.Voters(3).Unhealthy(2), 2)
+	four := stateOf(quorumtest.Voters(3), 4)
+	unidentified := changed(stateOf(quorumtest.Voters(3), 4), silentLast)
+	later := func(s *report.State) { s.Now = s.Now.Add(observation.SilentAfter) }
+	unparsable := func(s *report.State) { s.Nodes[0].Annotations[observation.AnnouncementAnnotation] = "?" }
+	unlabelled := func(s *report.State) { s.Nodes[0].Labels, s.Nodes[0].Annotations = nil, nil }
+	inOneList := func(s *report.State) {
+		o := s.Clusters[0].Observations
+		o[0].Members = append(o[0].Members, quorumtest.Member(8))
+		s.Nodes = append(s.Nodes, worker("w9"))
+		s.Nodes[3].Status.Addresses = node(8).Status.Addresses
+	}
 	for name, c := range map[string]struct {
 		state report.State
-		nodes []string
+		nodes string
 		want  string // the answer, the reasons of the clusters, and those of unknown Nodes
 	}{
-		"a node twice":              {three(), []string{"w1", "w1"}, "yes: QuorumKept |"},
-		"all":                       {three(), all, "no: QuorumWouldBeLost |"},
-		"a worker":                  {with(three(), addWorker), []string{"worker"}, "yes:  |"},
-		"a worker too":              {with(three(), addWorker), []string{"worker", "w1"}, "yes: QuorumKept |"},
-		"no cluster":                {report.State{Nodes: []corev1.Node{worker("w9")}}, []string{"w9"}, "yes:  |"},
-		"flags not read":            {with(three(), withoutFlags), []string{"w1"}, "unknown: CannotDecide |"},
-		"flags not read, no quorum": {with(three(), withoutFlags), []string{"w1", "w2"}, "no: QuorumWouldBeLost |"},
-		"flags not read, a worker":  {with(three(), withoutFlags), []string{"worker"}, "yes:  |"},
-		"old observations": {
-			with(three(), func(s *report.State) { s.Now = s.Now.Add(observation.SilentAfter) }),
-			[]string{"w1"},
-			"unknown: CannotSee |",
-		},
-		"old observations of another": {
-			stateOf(old(quorumtest.Voters(3).Unhealthy(2), 2), 3),
-			[]string{"w1"},
-			"unknown: QuorumWouldBeLost |",
-		},
-		"a reserve does not count": {with(three(), reserve(1)), []string{"w1"}, "yes: QuorumKept |"},
-		"a label without a member": {
-			with(stateOf(quorumtest.Voters(3), 4), silentLast),
-			[]string{"w4"},
-			"unknown: | UnknownMember",
-		},
-		"an unknown node beside a loss": {
-			with(stateOf(quorumtest.Voters(3), 4), silentLast),
-			[]string{"w1", "w2", "w4"},
-			"no: QuorumWouldBeLost | UnknownMember",
-		},
-		"a member that has left": {stateOf(quorumtest.Voters(3), 4), []string{"w4"}, "yes: NothingToProtect |"},
-		"an announcement that cannot be read": {with(three(), func(s *report.State) {
-			s.Nodes[0].Annotations[observation.AnnouncementAnnotation] = "?"
-		}), []string{"w1"}, "unknown: | CannotDecide"},
-		"a Node without the label of etcd": {with(three(), func(s *report.State) {
-			s.Nodes[0].Labels, s.Nodes[0].Annotations = nil, nil
-		}), []string{"w1", "w2"}, "no: QuorumWouldBeLost |"},
-		"an address in one list": {with(three(), func(s *report.State) {
-			o := s.Clusters[0].Observations
-			o[0].Members = append(o[0].Members, quorumtest.Member(8))
-			s.Nodes = append(s.Nodes, worker("w9"))
-			s.Nodes[3].Status.Addresses = node(8).Status.Addresses
-		}), []string{"w9"}, "unknown: | UnknownMember"},
-		"an address in all lists": {stateWithUnbound(), []string{"w1", "w4"}, "no: QuorumWouldBeLost |"},
+		"a node twice":                  {three(nil), "w1 w1", "yes: QuorumKept |"},
+		"all":                           {three(nil), "w1 w2 w3", "no: QuorumWouldBeLost |"},
+		"a worker":                      {three(addWorker), "worker", "yes:  |"},
+		"a worker too":                  {three(addWorker), "worker w1", "yes: QuorumKept |"},
+		"no cluster":                    {report.State{Nodes: []corev1.Node{worker("w9")}}, "w9", "yes:  |"},
+		"flags not read":                {three(withoutFlags), "w1", "unknown: CannotDecide |"},
+		"flags not read, no quorum":     {three(withoutFlags), "w1 w2", "no: QuorumWouldBeLost |"},
+		"flags not read, a worker":      {three(withoutFlags), "worker", "yes:  |"},
+		"old observations":              {three(later), "w1", "unknown: CannotSee |"},
+		"old observations of another":   {stateOf(anotherOld, 3), "w1", "unknown: QuorumWouldBeLost |"},
+		"a reserve does not count":      {three(reserve(1)), "w1", "yes: QuorumKept |"},
+		"a label without a member":      {unidentified, "w4", "unknown: | UnknownMember"},
+		"an unknown node beside a loss": {unidentified, "w1 w2 w4", "no: QuorumWouldBeLost | UnknownMember"},
+		"a member that has left":        {four, "w4", "yes: NothingToProtect |"},
+		"an unreadable announcement":    {three(unparsable), "w1", "unknown: | CannotDecide"},
+		"no label of etcd":              {three(unlabelled), "w1 w2", "no: QuorumWouldBeLost |"},
+		"an address in one list":        {three(inOneList), "w9", "unknown: | UnknownMember"},
+		"an address in all lists":       {stateWithUnbound(), "w1 w4", "no: QuorumWouldBeLost |"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, err := report.NewWhatIf(c.state, c.nodes)
+			w, err := report.NewWhatIf(c.state, strings.Fields(c.nodes))
 			require.NoError(t, err)
 			text := string(w.Answer) + ":"
 			if len(w.Clusters) == 0 && len(w.Unknown) == 0 {
@@ -175,10 +149,10 @@ func TestWhatIf(t *testing.T) {
 			require.Equal(t, c.want, text, "%+v", w)
 		})
 	}
-	_, err := report.NewWhatIf(three(), []string{"w1", "w8", "w9"})
+	_, err := report.NewWhatIf(three(nil), []string{"w1", "w8", "w9"})
 	require.ErrorContains(t, err, "there is no node w8, w9")
 
-	s := three()
+	s := three(nil)
 	s.Clusters[0].Observations[1].Time.Time = quorumtest.Noon().Add(30 * time.Second)
 	w, err := report.NewWhatIf(s, []string{"w1", "w2"})
 	require.NoError(t, err)
@@ -283,48 +257,43 @@ func TestZoneStatus(t *testing.T) {
 
 // TestSpreadPlan: a plan keeps the voters spread.
 func TestSpreadPlan(t *testing.T) {
+	const holds = "after this step, zone a holds a quorum of etcd cluster cdf818194e3a8c32"
 	for name, c := range map[string]struct {
-		zones      []string
-		nodes      []string
+		zones      string // of the members; - is none
+		spare      string // that of a worker, empty if there is none
+		nodes      string
 		isReplaced bool
 		want       string
 		text       string
 	}{
-		"each in its zone":         {[]string{"a", "b", "c"}, []string{"w2"}, true, "yes: w2", "as a voter in zone b, with"},
-		"no zone":                  {[]string{"", "b", "c"}, []string{"w1"}, true, "yes: w1", "as a voter, with"},
-		"out of a zone with two":   {[]string{"a", "a", "b"}, []string{"w1"}, true, "yes: w1", "as a voter in zone z, with"},
-		"the fullest zone first":   {[]string{"a", "b", "b", "c", "c"}, []string{"w1", "w4"}, false, "yes: w4 w1", ""},
-		"no order with a replaced": {[]string{"a", "b", "b", "c", "c"}, []string{"w1", "w4"}, true, "yes: w1 w4", ""},
-		"a zone holds a quorum then": {
-			[]string{"a", "a", "b", "b", "c"},
-			[]string{"w5"},
-			false, "yes: w5",
-			"after this step, zone a holds a quorum of etcd cluster cdf818194e3a8c32",
-		},
+		"each in its zone":           {"a b c", "z", "w2", true, "yes: w2", "as a voter in zone b, with"},
+		"no zone":                    {"- b c", "z", "w1", true, "yes: w1", "as a voter, with"},
+		"out of a zone with two":     {"a a b", "z", "w1", true, "yes: w1", "as a voter in zone z, with"},
+		"two zones":                  {"a a b", "", "w1", true, "yes: w1", "as a voter in zone a, with"},
+		"both of a zone":             {"a a a", "b", "w1 w2", true, "yes: w1 w2", "as a voter in zone b, with"},
+		"the fullest zone first":     {"a b b c c", "z", "w1 w4", false, "yes: w4 w1", ""},
+		"no order with a replaced":   {"a b b c c", "z", "w1 w4", true, "yes: w1 w4", ""},
+		"a zone holds a quorum then": {"a a b b c", "z", "w5", false, "yes: w5", holds},
+		"a zone held one before":     {"a a a b c", "", "w5", false, "yes: w5", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := inZones(quorumtest.Voters(len(c.zones)), c.zones...)
-			s.Nodes = append(s.Nodes, worker("worker"))
-			s.Nodes[len(c.zones)].Labels = map[string]string{corev1.LabelTopologyZone: "z"}
-			p, err := report.NewPlan(s, c.nodes, c.isReplaced)
+			zones := strings.Fields(c.zones)
+			s := inZones(quorumtest.Voters(len(zones)), zones...)
+			if c.spare != "" {
+				s.Nodes = append(s.Nodes, worker("worker"))
+				s.Nodes[len(zones)].Labels = map[string]string{corev1.LabelTopologyZone: c.spare}
+			}
+			p, err := report.NewPlan(s, strings.Fields(c.nodes), c.isReplaced)
 			require.NoError(t, err)
 			require.Equal(t, c.want, order(p))
-			require.Contains(t, strings.Join(append(p.Steps[0].Then, p.Steps[0].Warnings...), "\n"), c.text)
+			text := strings.Join(append(p.Steps[0].Then, p.Steps[0].Warnings...), "\n")
+			require.Contains(t, text, c.text)
+			switch name {
+			case "both of a zone":
+				require.Contains(t, p.Steps[1].Then[1], "in zone a", "zone b has one voter by then")
+			case "a zone held one before":
+				require.NotContains(t, text, "after this step")
+			}
 		})
 	}
-	held := inZones(quorumtest.Voters(5), "a", "a", "a", "b", "c")
-	p, err := report.NewPlan(held, []string{"w5"}, false)
-	require.NoError(t, err)
-	require.NotContains(t, strings.Join(p.Steps[0].Warnings, "\n"), "after this step", "it held a quorum before")
-
-	two := inZones(quorumtest.Voters(3), "a", "a", "b")
-	p, err = report.NewPlan(two, []string{"w1"}, true)
-	require.NoError(t, err)
-	require.Contains(t, p.Steps[0].Then[1], "in zone a", "with two zones, one of them holds a quorum")
-
-	together := inZone(inZones(quorumtest.Voters(3), "a", "a", "a", "b"), 3, "b")
-	p, err = report.NewPlan(together, []string{"w1", "w2"}, true)
-	require.NoError(t, err)
-	require.Contains(t, p.Steps[0].Then[1], "in zone b")
-	require.Contains(t, p.Steps[1].Then[1], "in zone a", "zone b has one voter by then")
 }
