@@ -51,36 +51,25 @@ func TestSameNameElsewhere(t *testing.T) {
 			require.Contains(t, m.Message, c.message)
 		})
 	}
-	t.Run("name of the node too, another address", func(t *testing.T) {
-		n := nodeWithID(gce)
-		n.Name = "netatt9dgn-worker-2"
-		m := find(n, recordWithID("node-1", "172.23.1.99"))
-		require.Equal(t, spc.Conflict, m.Outcome, m.Message)
-		require.Contains(t, m.Message, "by provider_node_id and instance_id")
-	})
-	t.Run("both machines listed", func(t *testing.T) {
-		twin := recordWithID("gce://p/europe-west1-b/node-1", "")
-		twin.PK, twin.InstanceID = 9, "twin"
-		m := find(nodeWithID(gce), twin, recordWithID(gce, ""))
-		require.Equal(t, spc.Matched, m.Outcome, m.Message)
-		require.Equal(t, int64(91192), m.Record.PK)
-	})
-	t.Run("name alone, record in another zone", func(t *testing.T) {
-		n := nodeWithID(gce)
-		n.Labels[corev1.LabelTopologyZone], n.Labels[corev1.LabelTopologyRegion] = "europe-west1-c", "europe-west1"
-		r := recordWithID("node-1", "")
-		r.Zone, r.Location = "europe-west1-b", "europe-west1"
-		m := find(n, r)
-		require.Equal(t, spc.Conflict, m.Outcome, m.Message)
-		require.Contains(t, m.Message, "but the node is in europe-west1-c")
-	})
+	here := nodeWithID(gce)
+	here.Labels[corev1.LabelTopologyZone], here.Labels[corev1.LabelTopologyRegion] = "europe-west1-c", "europe-west1"
+	elsewhere := recordWithID("node-1", "")
+	elsewhere.Zone, elsewhere.Location = "europe-west1-b", "europe-west1"
+	m := find(here, elsewhere)
+	require.Equal(t, spc.Conflict, m.Outcome, m.Message)
+	require.Contains(t, m.Message, "but the node is in europe-west1-c")
+	here.Name = "netatt9dgn-worker-2"
+	m = find(here, recordWithID("node-1", "172.23.1.99"))
+	require.Equal(t, spc.Conflict, m.Outcome, m.Message)
+	require.Contains(t, m.Message, "by provider_node_id and instance_id", "the name of the node too")
+	elsewhere.ProviderNodeID, elsewhere.PK, elsewhere.InstanceID = "gce://p/europe-west1-b/node-1", 9, "twin"
+	m = find(nodeWithID(gce), elsewhere, recordWithID(gce, ""))
+	require.Equal(t, spc.Matched, m.Outcome, m.Message)
+	require.Equal(t, int64(91192), m.Record.PK, "both machines are listed")
 }
 
 func nodeWithID(id string) *corev1.Node {
-	return node(func(n *corev1.Node) {
-		n.Spec.ProviderID = id
-		address(corev1.NodeInternalIP, "172.23.1.67")(n)
-	})
+	return node(changes(providerID(id), address(corev1.NodeInternalIP, "172.23.1.67")))
 }
 
 func recordWithID(id, privateIP string) spc.Record {

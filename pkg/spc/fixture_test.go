@@ -34,15 +34,33 @@ func draftOf(instance string) spc.Record {
 	})
 }
 
+// A nodeChange is a property of a Node.
+type nodeChange = func(*corev1.Node)
+
+// changes returns a change that makes all of these.
+func changes(all ...nodeChange) nodeChange {
+	return func(n *corev1.Node) {
+		for _, change := range all {
+			change(n)
+		}
+	}
+}
+
+// label returns a change that sets a label.
+func label(key, value string) nodeChange { return func(n *corev1.Node) { n.Labels[key] = value } }
+
+// providerID returns a change that sets the provider ID.
+func providerID(id string) nodeChange { return func(n *corev1.Node) { n.Spec.ProviderID = id } }
+
 // node returns a Node that has nothing but a name.
-func node(change func(*corev1.Node)) *corev1.Node {
+func node(change nodeChange) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ip-172-23-1-67", Labels: map[string]string{}}}
 	change(n)
 	return n
 }
 
 // address returns a change that adds an address to a Node.
-func address(of corev1.NodeAddressType, a string) func(*corev1.Node) {
+func address(of corev1.NodeAddressType, a string) nodeChange {
 	return func(n *corev1.Node) {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: of, Address: a})
 	}

@@ -2,6 +2,7 @@ package spc_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strconv"
 	"testing"
@@ -74,53 +75,41 @@ func TestNodeGroups(t *testing.T) {
 		n.Spec.Taints = []corev1.Taint{{Key: "node.kubernetes.io/unschedulable", Effect: "NoSchedule"}}
 	})
 	filled := nodeGroups([]spc.Pool{pool(nil)}, []*corev1.Node{groupNode("1", nil), smaller}, nil)
+	one, elsewhere := []*corev1.Node{groupNode("1", nil)}, []*corev1.Node{groupNode("3", nil)}
+	notReady := groupNode("1", func(n *corev1.Node) { n.Status.Conditions = nil })
+	unreported := groupNode("1", func(n *corev1.Node) { n.Status.Allocatable = nil })
+	larger := pool(func(p *spc.Pool) { p.Size = "c4.2xlarge" })
+	known := pool(func(p *spc.Pool) { p.CPU, p.Memory, p.RootDiskSize = 2, 4096, 50 })
+	const ofGroup, noTemplate = "Nodes of the group", "no template"
 	for name, c := range map[string]struct {
-		pool      spc.Pool
-		nodes     []*corev1.Node
-		before    map[string]spc.NodeGroup
-		wantFrom  string
-		wantSizes [4]string // cpu and memory, capacity and allocatable; empty for no template
-		disk      string
-		labels    map[string]string
+		pool   spc.Pool
+		nodes  []*corev1.Node
+		before map[string]spc.NodeGroup
+		from   string
+		sizes  string // cpu, memory and disk of the capacity, cpu and memory of the allocatable; empty for no template
+		labels map[string]string
 	}{
 		"smallest of the group": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", nil), smaller},
-			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8191Mi", "3800m", "7Gi"}, disk: "40Gi",
-			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+			pool(nil), []*corev1.Node{groupNode("1", nil), smaller}, nil,
+			ofGroup, "4 8191Mi 40Gi 3800m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
 		},
 		"one Node": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", nil)},
-			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8Gi", "3900m", "7Gi"}, disk: "50Gi",
-			labels: map[string]string{"kubernetes.io/arch": "amd64", "team": "a"},
+			pool(nil), one, nil,
+			ofGroup, "4 8Gi 50Gi 3900m 7Gi", map[string]string{"kubernetes.io/arch": "amd64", "team": "a"},
 		},
 		"empty, as it was": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("3", nil)}, before: filled,
-			wantFrom: "Nodes of the group", wantSizes: [4]string{"4", "8191Mi", "3800m", "7Gi"}, disk: "40Gi",
-			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+			pool(nil), elsewhere, filled,
+			ofGroup, "4 8191Mi 40Gi 3800m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
 		},
 		"always empty, same size elsewhere": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("3", nil)},
-			wantFrom: "Nodes of the same size", wantSizes: [4]string{"4", "8Gi", "3900m", "7Gi"}, disk: "50Gi",
-			labels: map[string]string{"kubernetes.io/arch": "amd64"},
+			pool(nil), elsewhere, nil,
+			"Nodes of the same size", "4 8Gi 50Gi 3900m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
 		},
-		"empty, of another size now": {
-			pool: pool(func(p *spc.Pool) { p.Size = "c4.2xlarge" }), nodes: []*corev1.Node{groupNode("1", nil)},
-			before: filled, wantFrom: "no template",
-		},
-		"always empty, by the pool": {
-			pool:     pool(func(p *spc.Pool) { p.CPU, p.Memory, p.RootDiskSize = 2, 4096, 50 }),
-			wantFrom: "cpu and memory of the pool", wantSizes: [4]string{"2", "4Gi", "2", "4Gi"}, disk: "50Gi",
-			labels: map[string]string{},
-		},
-		"unknown": {pool: pool(nil), wantFrom: "no template"},
-		"not ready": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", func(n *corev1.Node) { n.Status.Conditions = nil })},
-			wantFrom: "no template",
-		},
-		"resources not reported": {
-			pool: pool(nil), nodes: []*corev1.Node{groupNode("1", func(n *corev1.Node) { n.Status.Allocatable = nil })},
-			wantFrom: "no template",
-		},
+		"empty, of another size now": {larger, one, filled, noTemplate, "", nil},
+		"always empty, by the pool":  {known, nil, nil, "cpu and memory of the pool", "2 4Gi 50Gi 2 4Gi", nil},
+		"unknown":                    {pool(nil), nil, nil, noTemplate, "", nil},
+		"not ready":                  {pool(nil), []*corev1.Node{notReady}, nil, noTemplate, "", nil},
+		"resources not reported":     {pool(nil), []*corev1.Node{unreported}, nil, noTemplate, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := nodeGroups([]spc.Pool{c.pool}, c.nodes, c.before)
@@ -128,20 +117,16 @@ func TestNodeGroups(t *testing.T) {
 			g := got[poolGroup]
 			require.Equal(t, poolGroup, g.ID)
 			require.Equal(t, []int{1, 5}, []int{*g.MinSize, *g.MaxSize})
-			require.Contains(t, g.Debug, c.wantFrom)
-			if c.wantSizes == [4]string{} {
+			require.Contains(t, g.Debug, c.from)
+			if c.sizes == "" {
 				require.Nil(t, g.Template)
 				return
 			}
-			s := g.Template.Status
-			require.Equal(t, c.wantSizes, [4]string{
-				s.Capacity.Cpu().String(), s.Capacity.Memory().String(),
-				s.Allocatable.Cpu().String(), s.Allocatable.Memory().String(),
-			})
-			require.Equal(t, c.disk, s.Capacity.StorageEphemeral().String())
+			has, mayUse := g.Template.Status.Capacity, g.Template.Status.Allocatable
+			require.Equal(t, c.sizes, fmt.Sprint(has.Cpu(), has.Memory(), has.StorageEphemeral(), mayUse.Cpu(), mayUse.Memory()))
 			want := map[string]string{
 				"kubernetes.io/hostname": "template-of-" + poolGroup, "stackpoint.io/node_group": poolGroup,
-				"stackpoint.io/cluster_id": "504", "stackpoint.io/node_pool": "Default-Worker-Pool",
+				"stackpoint.io/node_pool": "Default-Worker-Pool", "stackpoint.io/cluster_id": "504",
 				"stackpoint.io/role": "worker", "stackpoint.io/size": "c4.xlarge",
 			}
 			maps.Copy(want, c.labels)

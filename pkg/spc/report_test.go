@@ -14,7 +14,7 @@ import (
 )
 
 func TestNewReport(t *testing.T) {
-	n := nodeOfAge(time.Hour, func(n *corev1.Node) { n.Labels[spc.RoleLabel] = "worker" })
+	n := nodeOfAge(time.Hour, label(spc.RoleLabel, "worker"))
 	record := worker(func(r *spc.Record) { r.Created = "2016-09-27T22:09:57.091286Z" })
 	after := applied(n, newReport(t, n, spc.Terms{}, record))
 	require.Equal(t, map[string]string{
@@ -36,7 +36,7 @@ func TestNewReport(t *testing.T) {
 }
 
 func TestDifferentLabelStays(t *testing.T) {
-	n := nodeOfAge(time.Hour, func(n *corev1.Node) { n.Labels[spc.SizeLabel] = "set-by-hand" })
+	n := nodeOfAge(time.Hour, label(spc.SizeLabel, "set-by-hand"))
 	report := newReport(t, n, spc.Terms{}, worker(nil))
 	require.Equal(t, spc.ReasonLabel, report.Reason)
 	after := applied(n, report)
@@ -80,62 +80,48 @@ func TestProblems(t *testing.T) {
 	state := func(state string, failed bool) func(*spc.Record) {
 		return func(r *spc.Record) { r.State, r.IsFailed = state, failed }
 	}
-	label := func(key, value string) func(*corev1.Node) {
-		return func(n *corev1.Node) { n.Labels[key] = value }
-	}
 	noAddress := func(r *spc.Record) { r.PrivateIP = "" }
+	unfitID := func(r *spc.Record) { r.InstanceID = "netatt9dgn worker 2" }
+	unfitGroup := func(r *spc.Record) { r.GroupName = strings.Repeat("g", 64) }
+	const labelled, unlabelled = true, false
 	for name, tc := range map[string]struct {
 		age     time.Duration
-		change  func(*corev1.Node)
+		change  nodeChange
 		record  func(*spc.Record)
+		labels  bool
 		reason  string
 		problem string
-		labels  bool
 	}{
-		"none": {age: time.Hour, labels: true},
+		"none": {time.Hour, nil, nil, labelled, "", ""},
 		"failed state": {
-			record: state("failed", false), labels: true, reason: spc.ReasonFailed,
-			problem: "netatt9dgn-worker-2 (node_id 91192) has failed (state failed)",
+			0, nil, state("failed", false), labelled, spc.ReasonFailed,
+			"netatt9dgn-worker-2 (node_id 91192) has failed (state failed)",
 		},
 		"failure flag": {
-			record: state("building", true), labels: true, reason: spc.ReasonFailed,
-			problem: "has failed (state building, failed)",
+			0, nil, state("building", true), labelled, spc.ReasonFailed, "has failed (state building, failed)",
 		},
-		"building": {age: 15*time.Minute - time.Second, record: state("building", false), labels: true},
+		"building": {15*time.Minute - time.Second, nil, state("building", false), labelled, "", ""},
 		"building too long": {
-			age: 15 * time.Minute, record: state("building", false), labels: true, reason: spc.ReasonUnfinished,
-			problem: "is in state building",
+			15 * time.Minute, nil, state("building", false), labelled, spc.ReasonUnfinished, "is in state building",
 		},
-		"draft too long": {
-			age: time.Hour, record: state("draft", false), labels: true, reason: spc.ReasonUnfinished,
-			problem: "is in state draft",
-		},
+		"draft too long": {time.Hour, nil, state("draft", false), labelled, spc.ReasonUnfinished, "is in state draft"},
 		"undocumented state": {
-			record: state("hibernating", false), labels: true, reason: spc.ReasonState,
-			problem: "is in state hibernating, which SPC does not document",
+			0, nil, state("hibernating", false), labelled, spc.ReasonState,
+			"is in state hibernating, which SPC does not document",
 		},
-		"no state": {
-			record: state("", false), labels: true, reason: spc.ReasonState, problem: "is in state unnamed",
-		},
-		"no machine yet": {age: 5*time.Minute - time.Second, record: noAddress},
-		"no machine": {
-			age: 5 * time.Minute, record: noAddress, reason: spc.ReasonMissing, problem: "no live SPC record",
-		},
+		"no state":       {0, nil, state("", false), labelled, spc.ReasonState, "is in state unnamed"},
+		"no machine yet": {5*time.Minute - time.Second, nil, noAddress, unlabelled, "", ""},
+		"no machine":     {5 * time.Minute, nil, noAddress, unlabelled, spc.ReasonMissing, "no live SPC record"},
 		"machine deleting": {
-			change: label(spc.NodeIDLabel, "91192"), record: state("deleting", false), reason: spc.ReasonGone,
-			problem: "no longer exists in SPC",
+			0, label(spc.NodeIDLabel, "91192"), state("deleting", false), unlabelled, spc.ReasonGone, "no longer exists in SPC",
 		},
 		"labels of another machine": {
-			change: label(spc.NodeIDLabel, "1"), reason: spc.ReasonConflict, problem: "its labels name SPC node_id 1",
+			0, label(spc.NodeIDLabel, "1"), nil, unlabelled, spc.ReasonConflict, "its labels name SPC node_id 1",
 		},
 		"invalid instance ID": {
-			record: func(r *spc.Record) { r.InstanceID = "netatt9dgn worker 2" }, labels: true,
-			reason: spc.ReasonUnfit, problem: `the instance ID "netatt9dgn worker 2" is not a valid label value`,
+			0, nil, unfitID, labelled, spc.ReasonUnfit, `the instance ID "netatt9dgn worker 2" is not a valid label value`,
 		},
-		"invalid group": {
-			record: func(r *spc.Record) { r.GroupName = strings.Repeat("g", 64) }, labels: true,
-			reason: spc.ReasonUnfit, problem: "the group \"ggg",
-		},
+		"invalid group": {0, nil, unfitGroup, labelled, spc.ReasonUnfit, "the group \"ggg"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := nodeOfAge(tc.age, tc.change)
@@ -156,18 +142,6 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-func TestUnknownMatchChangesNothing(t *testing.T) {
-	n := nodeOfAge(time.Hour, func(n *corev1.Node) {
-		n.Annotations[spc.ProblemAnnotation] = "an earlier problem"
-		n.Labels[spc.NodeGroupLabel] = "autoscaling-netatt9dgn-pool-1"
-	})
-	terms := spc.Terms{Now: noon(), Withhold: "the node holds etcd", Protected: true}
-	report, err := spc.NewReport(n, spc.NewIndex(nil).Find(n), terms)
-	require.NoError(t, err)
-	require.Empty(t, report.Labels)
-	require.Empty(t, report.Annotations)
-}
-
 func TestGroupOfProtectedNode(t *testing.T) {
 	protected := spc.Terms{Withhold: "the node holds etcd", Protected: true}
 	unknown := spc.Terms{Withhold: "whether it holds etcd is not known yet"}
@@ -179,50 +153,46 @@ func TestGroupOfProtectedNode(t *testing.T) {
 	}
 
 	fresh := nodeOfAge(time.Hour, nil)
+	with := func(n *corev1.Node, terms spc.Terms, r spc.Record) *corev1.Node {
+		return applied(n, newReport(t, n, terms, r))
+	}
 	for _, terms := range []spc.Terms{protected, unknown} {
-		after := applied(fresh, newReport(t, fresh, terms, worker(nil)))
+		after := with(fresh, terms, worker(nil))
 		require.NotContains(t, after.Labels, spc.NodeGroupLabel)
 		require.Equal(t, "netatt9dgn-worker-2", after.Labels[spc.InstanceIDLabel], "the other labels are written")
 		require.Equal(t, "node_group: "+terms.Withhold, withheld(after))
 		require.Empty(t, newReport(t, after, terms, worker(nil)).Annotations)
-		free := applied(after, newReport(t, after, spc.Terms{}, worker(nil)))
+		free := with(after, spc.Terms{}, worker(nil))
 		require.Equal(t, group, free.Labels[spc.NodeGroupLabel], "the node is no longer protected")
 		require.Empty(t, withheld(free))
 	}
 
-	// A label that Holdfast set is removed when the node is protected, but not while that is
-	// unknown.
-	own := applied(fresh, newReport(t, fresh, spc.Terms{}, worker(nil)))
+	own := with(fresh, spc.Terms{}, worker(nil))
 	require.Equal(t, group, own.Labels[spc.NodeGroupLabel])
-	require.Empty(t, newReport(t, own, unknown, worker(nil)).Labels)
-	after := applied(own, newReport(t, own, protected, worker(nil)))
-	require.NotContains(t, after.Labels, spc.NodeGroupLabel)
+	require.Empty(t, newReport(t, own, unknown, worker(nil)).Labels, "it is not removed while that is unknown")
+	after := with(own, protected, worker(nil))
+	require.NotContains(t, after.Labels, spc.NodeGroupLabel, "a label that Holdfast set is removed")
 	require.Empty(t, newReport(t, after, protected, worker(nil)).Labels)
 
-	// A label that Holdfast did not set stays and is reported.
-	foreign := nodeOfAge(time.Hour, func(n *corev1.Node) { n.Labels[spc.NodeGroupLabel] = group })
+	foreign := nodeOfAge(time.Hour, label(spc.NodeGroupLabel, group))
 	report := newReport(t, foreign, protected, worker(nil))
-	require.NotContains(t, report.Labels, spc.NodeGroupLabel)
+	require.NotContains(t, report.Labels, spc.NodeGroupLabel, "a label that Holdfast did not set stays")
 	require.Equal(t, spc.ReasonGrouped, report.Reason)
 	require.Contains(t, report.Problem, "kubectl label node ip-172-23-1-67 stackpoint.io/node_group-")
 
-	// A label that was changed after Holdfast set it stays.
-	own.Labels[spc.NodeGroupLabel] = "another"
-	require.NotContains(t, newReport(t, own, protected, worker(nil)).Labels, spc.NodeGroupLabel)
-
-	// A label that Holdfast set for an earlier machine of the Node stays.
-	another := applied(fresh, newReport(t, fresh, spc.Terms{}, worker(nil)))
+	another := own.DeepCopy()
 	another.Labels = map[string]string{spc.NodeGroupLabel: group}
 	now := worker(func(r *spc.Record) { r.PK = 5 })
-	require.NotContains(t, newReport(t, another, protected, now).Labels, spc.NodeGroupLabel)
+	require.NotContains(t, newReport(t, another, protected, now).Labels, spc.NodeGroupLabel, "set for an earlier machine")
+	own.Labels[spc.NodeGroupLabel] = "another"
+	require.NotContains(t, newReport(t, own, protected, worker(nil)).Labels, spc.NodeGroupLabel, "changed since")
 
-	// Without a group in the API, no label is withheld.
 	none := worker(func(r *spc.Record) { r.GroupName = "" })
-	after = applied(fresh, newReport(t, fresh, protected, none))
-	require.NotContains(t, after.Labels, spc.NodeGroupLabel)
-	require.Empty(t, withheld(after))
-	after = applied(fresh, newReport(t, fresh, spc.Terms{}, none))
-	require.NotContains(t, after.Labels, spc.NodeGroupLabel, "the API has no group")
+	for _, terms := range []spc.Terms{protected, {}} {
+		after = with(fresh, terms, none)
+		require.NotContains(t, after.Labels, spc.NodeGroupLabel, "the API has no group")
+		require.Empty(t, withheld(after), "nothing is withheld")
+	}
 }
 
 // TestGroupOfProtectedNodeWithoutMatch: the node got its group when it had no etcd and its machine
@@ -234,6 +204,7 @@ func TestGroupOfProtectedNodeWithoutMatch(t *testing.T) {
 	changed, foreign := grouped.DeepCopy(), nodeOfAge(time.Hour, nil)
 	changed.Labels[spc.NodeGroupLabel] = "another"
 	foreign.Labels[spc.NodeGroupLabel] = grouped.Labels[spc.NodeGroupLabel]
+	foreign.Annotations[spc.ProblemAnnotation] = "an earlier problem"
 	for _, outcome := range []spc.Outcome{spc.Unknown, spc.Conflict, spc.Gone, spc.Missing} {
 		match := spc.Match{Outcome: outcome, Message: "a problem"}
 		report, err := spc.NewReport(grouped, match, protected)
@@ -254,6 +225,7 @@ func TestGroupOfProtectedNodeWithoutMatch(t *testing.T) {
 			require.Empty(t, report.Labels, outcome)
 			isReported := strings.Contains(report.Problem, "kubectl label node ip-172-23-1-67 stackpoint.io/node_group-")
 			require.Equal(t, outcome != spc.Unknown, isReported, outcome)
+			require.Equal(t, outcome != spc.Unknown, len(report.Annotations) > 0, outcome)
 		}
 		report, err = spc.NewReport(grouped, match, spc.Terms{Now: noon(), Withhold: "it is not known"})
 		require.NoError(t, err)

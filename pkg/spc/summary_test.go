@@ -31,9 +31,11 @@ func TestSummarize(t *testing.T) {
 	young.CreationTimestamp = metav1.NewTime(noon().Add(-time.Minute))
 	lost := registeredNode("lost", "10.0.0.50", true)
 	lost.Labels[spc.InstanceIDLabel] = "a"
-	summary, absences := spc.Summarize(spc.NewIndex(list), nil, []*corev1.Node{
+	pools := []spc.Pool{{InstanceID: "p"}, {Autoscaled: true}}
+	summary, absences := spc.Summarize(spc.NewIndex(list), pools, []*corev1.Node{
 		registeredNode("a", "10.0.0.1", true), registeredNode("b", "10.0.0.2", false),
-		registeredNode("renamed", "10.0.0.2", false), registeredNode("g", "10.0.0.7", true),
+		registeredNode("renamed", "10.0.0.2", false),
+		registeredNode("old", "10.0.0.7", false), registeredNode("g", "10.0.0.7", true),
 		registeredNode("unlisted", "10.0.0.51", false), young, lost,
 	}, nil, noon())
 	require.Equal(t, map[spc.MachineState]int{
@@ -43,7 +45,7 @@ func TestSummarize(t *testing.T) {
 		{SPC: spc.Starting, Cloud: spc.CloudNone, Kubernetes: spc.NodeAbsent}:    1, // d
 		{SPC: spc.Starting, Cloud: spc.CloudMade, Kubernetes: spc.NodeAbsent}:    1, // e
 		{SPC: spc.Going, Cloud: spc.CloudMade, Kubernetes: spc.NodeAbsent}:       1, // f
-		{SPC: spc.Failed, Cloud: spc.CloudAlive, Kubernetes: spc.NodeReady}:      1, // g
+		{SPC: spc.Failed, Cloud: spc.CloudAlive, Kubernetes: spc.NodeReady}:      1, // g and old
 		{SPC: spc.Other, Cloud: spc.CloudMade, Kubernetes: spc.NodeAbsent}:       1, // h
 		{SPC: spc.NotListed, Cloud: spc.CloudMade, Kubernetes: spc.NodeNotReady}: 1, // unlisted
 		{SPC: spc.NotListed, Cloud: spc.CloudAlive, Kubernetes: spc.NodeReady}:   2, // young, lost
@@ -56,9 +58,11 @@ func TestSummarize(t *testing.T) {
 	require.Contains(t, summary.NodesWithoutMachine, "unlisted")
 	require.NotContains(t, summary.NodesWithoutMachine, "young")
 	require.Contains(t, summary.NodesInConflict["lost"], "its labels name SPC instance a")
-	require.Equal(t, map[string][]string{"b": {"b", "renamed"}}, summary.MachinesWithSeveralNodes)
+	require.Equal(t, map[string][]string{"b": {"b", "renamed"}, "g": {"old", "g"}}, summary.MachinesWithSeveralNodes)
 	require.Equal(t, map[spc.Phase]int{spc.Up: 3, spc.Starting: 2, spc.Going: 1, spc.Failed: 1, spc.Other: 1},
 		summary.Groups["g"].Phases)
+	require.NotContains(t, summary.Groups, "autoscaling-p", "the pool is not autoscaled")
+	require.NotContains(t, summary.Groups, "autoscaling-", "a pool without an instance ID has no group")
 	require.Len(t, absences, 7)
 }
 
@@ -100,16 +104,4 @@ func TestMachineWithoutNodeSince(t *testing.T) {
 	is, absences = hasNoNode(absences, at(90), spc.Record{PK: 1, State: "deleted"})
 	require.False(t, is)
 	require.Empty(t, absences, "a deleted machine is not remembered")
-}
-
-func TestSummarizeMachineWithSeveralNodes(t *testing.T) {
-	x := spc.NewIndex(&spc.Inventory{AsOf: noon(), Records: []spc.Record{worker(nil)}})
-	summary, _ := spc.Summarize(x, []spc.Pool{{InstanceID: "p"}, {Autoscaled: true}}, []*corev1.Node{
-		registeredNode("old", "172.23.1.67", false), registeredNode("new", "172.23.1.67", true),
-	}, nil, noon())
-	require.Equal(t, map[spc.MachineState]int{
-		{SPC: spc.Up, Cloud: spc.CloudAlive, Kubernetes: spc.NodeReady}: 1,
-	}, summary.Machines)
-	require.NotContains(t, summary.Groups, "autoscaling-p", "the pool is not autoscaled")
-	require.NotContains(t, summary.Groups, "autoscaling-", "a pool without an instance ID has no group")
 }
