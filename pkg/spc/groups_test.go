@@ -86,7 +86,9 @@ func TestNodeGroups(t *testing.T) {
 		nodes  []*corev1.Node
 		before map[string]spc.NodeGroup
 		from   string
-		sizes  string // cpu, memory and disk of the capacity, cpu and memory of the allocatable; empty for no template
+		// sizes are cpu, memory and disk of the capacity, and cpu and memory of the allocatable. It is
+		// empty for no template.
+		sizes  string
 		labels map[string]string
 	}{
 		"smallest of the group": {

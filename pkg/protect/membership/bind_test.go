@@ -74,68 +74,62 @@ func TestBind(t *testing.T) {
 	hostOfTwo[0].Announced, hostOfTwo[2].Announced = refs(0, 2), refs(0, 2)
 	reborn := nodes(3)
 	reborn[0].UID = "u1-again"
+	const unlisted, likely = "no confirmed member list of an observer contains the member", "equally likely"
+	const howToList = unlisted + ": two Nodes must publish the same one, or a Node with a role: " +
+		"kubectl label node NAME node-role.kubernetes.io/etcd="
+	const unwritten = "the member's node w1 is gone, and the grant for it is not written yet"
+	voters, alone := quorumtest.Voters, quorumtest.Voters(1).NeverBound().Unconfirmed(0)
+	at := func(w *quorumtest.Cluster, url string) *quorumtest.Cluster {
+		return w.Unbound(0).URLs(0, "https://"+url)
+	}
+	twoOnOne := three().Unbound(0).Unbound(2).URLs(2, "https://"+quorumtest.Address(0)+":2381")
+	atWorker := observation.AnnouncingNode{Node: "x", UID: "ux", Addresses: []string{workerAddress}}
+	type refusals = []string
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		nodes   []observation.AnnouncingNode
 		want    string
-		refused []string
+		refused refusals
 	}{
-		"new cluster":        {fresh(), nodes(3), unchanged, nil},
-		"new cluster, roles": {fresh().WithoutList(0, 1), quorumtest.Nodes(3), unchanged, nil},
-		"new cluster, one list": {
-			fresh().WithoutList(0, 1), nodes(3), "",
-			[]string{"no confirmed member list of an observer contains the member: two Nodes must publish the same one, or a " +
-				"Node with a role: kubectl label node NAME node-role.kubernetes.io/etcd=", "w2", "w3"},
-		},
-		"new cluster, no list": {fresh().WithoutList(0, 1, 2), nodes(1), "", []string{
-			"w1: " +
-				"no confirmed member list of an observer contains the member",
-		}},
-		"new cluster, unconfirmed list": {
-			quorumtest.Voters(1).NeverBound().Unconfirmed(0), nodes(1), "",
-			[]string{"no confirmed member list of an observer contains the member"},
-		},
+		"new cluster":                   {fresh(), nodes(3), unchanged, nil},
+		"new cluster, roles":            {fresh().WithoutList(0, 1), quorumtest.Nodes(3), unchanged, nil},
+		"new cluster, one list":         {fresh().WithoutList(0, 1), nodes(3), "", refusals{howToList, "w2", "w3"}},
+		"new cluster, no list":          {fresh().WithoutList(0, 1, 2), nodes(1), "", refusals{"w1: " + unlisted}},
+		"new cluster, unconfirmed list": {alone, nodes(1), "", refusals{unlisted}},
 		"new cluster, list of a Node without claim": {
-			fresh().WithoutList(0, 1), nodes(2), "", []string{"w1: ", "w2: "},
+			fresh().WithoutList(0, 1), nodes(2), "", refusals{"w1: ", "w2: "},
 		},
 		"unchanged": {three(), nodes(3), unchanged, nil},
-		"bound to an existing Node": {three(), with(worker), unchanged, []string{
-			"worker: " +
-				"the member is bound to node w1, which exists",
-		}},
+		"bound to an existing Node": {
+			three(), with(worker), unchanged, refusals{"worker: the member is bound to node w1, which exists"},
+		},
 		"at the address of another Node": {
 			three().Unbound(0), insteadOfFirst(silent, worker), unboundA,
-			[]string{"the member's URLs name an address of node w1"},
+			refusals{"the member's URLs name an address of node w1"},
 		},
-		"forged address": {three().Unbound(0), with(forger), unboundA, []string{
-			"several Nodes are equally likely to run the member: w1, worker", "equally likely",
-		}},
-		"forged address, roles": {quorumtest.Voters(3).Unbound(0), append(quorumtest.Nodes(3), forger), unchanged, nil},
+		"forged address": {
+			three().Unbound(0), with(forger), unboundA,
+			refusals{"several Nodes are equally likely to run the member: w1, worker", likely},
+		},
+		"forged address, roles": {voters(3).Unbound(0), append(quorumtest.Nodes(3), forger), unchanged, nil},
 		"address of a silent Node, role": {
-			quorumtest.Voters(3).Unbound(0).URLs(0, "https://"+workerAddress+":2380"),
-			append(quorumtest.Nodes(3), observation.AnnouncingNode{Node: "x", UID: "ux", Addresses: []string{workerAddress}}),
-			unchanged, nil,
+			at(voters(3), workerAddress+":2380"), append(quorumtest.Nodes(3), atWorker), unchanged, nil,
 		},
-		"address of no Node": {three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), nodes(3), unchanged, nil},
-		"address 127.0.0.1":  {three().Unbound(0).URLs(0, "https://127.0.0.1:2380"), nodes(3), unchanged, nil},
+		"address of no Node": {at(three(), "192.168.7.1:2380"), nodes(3), unchanged, nil},
+		"address 127.0.0.1":  {at(three(), "127.0.0.1:2380"), nodes(3), unchanged, nil},
 		"address of no Node, twice": {
-			three().Unbound(0).URLs(0, "https://192.168.7.1:2380"), with(worker), unboundA,
-			[]string{"equally likely", "equally likely"},
+			at(three(), "192.168.7.1:2380"), with(worker), unboundA, refusals{likely, likely},
 		},
-		"host of two members beside a worker": {
-			three().Unbound(0).Unbound(2).URLs(2, "https://"+quorumtest.Address(0)+":2381"), hostOfTwo, "a=u1 b=u2 c=u1", nil,
-		},
-		"unlisted member":           {three(), with(announcing("worker", "uw", "f")), unchanged, nil},
-		"member of another cluster": {three().Unbound(0), insteadOfFirst(otherCluster), unboundA, nil},
-		"tombstone without claim":   {three(), insteadOfFirst(), unchanged, nil},
-		"tombstone with grant":      {three().Granted(0), reborn, "a=u1-again b=u2 c=u3", nil},
-		"tombstone without grant": {
-			three(), reborn, unchanged, []string{"the member's node w1 is gone, and the grant for it is not written yet"},
-		},
-		"left every list":               {three().Removed(0), nodes(3), unboundA, nil},
-		"left one of three lists":       {three().RemovedFrom(1, 0), nodes(3), unchanged, nil},
-		"left the lists of old answers": {three().Removed(0).Silent(0, 1, 2), nodes(3), unchanged, nil},
-		"left an unconfirmed list":      {three().Removed(0).Unconfirmed(0, 1, 2), nodes(3), unchanged, nil},
+		"host of two members beside a worker": {twoOnOne, hostOfTwo, "a=u1 b=u2 c=u1", nil},
+		"unlisted member":                     {three(), with(announcing("worker", "uw", "f")), unchanged, nil},
+		"member of another cluster":           {three().Unbound(0), insteadOfFirst(otherCluster), unboundA, nil},
+		"tombstone without claim":             {three(), insteadOfFirst(), unchanged, nil},
+		"tombstone with grant":                {three().Granted(0), reborn, "a=u1-again b=u2 c=u3", nil},
+		"tombstone without grant":             {three(), reborn, unchanged, refusals{unwritten}},
+		"left every list":                     {three().Removed(0), nodes(3), unboundA, nil},
+		"left one of three lists":             {three().RemovedFrom(1, 0), nodes(3), unchanged, nil},
+		"left the lists of old answers":       {three().Removed(0).Silent(0, 1, 2), nodes(3), unchanged, nil},
+		"left an unconfirmed list":            {three().Removed(0).Unconfirmed(0, 1, 2), nodes(3), unchanged, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.cluster.Cluster.DeepCopy()
@@ -203,36 +197,6 @@ func TestTombstoneTakeover(t *testing.T) {
 	}
 }
 
-// A compromised worker announces the member of a deleted Node and writes the address of that Node
-// into its own. If it were bound, it could prove a dead member healthy.
-func TestForgedAddress(t *testing.T) {
-	w := quorumtest.Voters(5).Granted(2).State(2, quorumtest.Gone).Dead(1, 2)
-	quorumtest.RequireRefused(t, w, quorumtest.Deletion(0), "3 of 5 voters must be healthy, and only 2")
-	worker, forged := quorumtest.Intruder(2, members(5)...)
-	worker.Addresses = append(worker.Addresses, quorumtest.Address(2))
-	nodes := slices.Replace(quorumtest.Nodes(5), 2, 3, worker)
-	w.Cluster.Spec.Members, _ = membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
-	w.Nodes["worker"] = observation.NodeState{Known: true, UID: "uw"}
-	quorumtest.RequireRefused(t, w.With(forged), quorumtest.Deletion(0), "3 of 5 voters must be healthy, and only 2")
-
-	worker.Addresses = worker.Addresses[:1]
-	nodes = append(quorumtest.Nodes(5), worker)
-	nodes[2].UID = "u3-again"
-	bindings, _ := membership.Bind(w.Cluster, nodes, w.Nonces, quorumtest.Noon())
-	require.Contains(t, uids(bindings), "c=u3-again", "the member's own host is bound")
-}
-
-// Without a role, a binding ends by two lists, or by that of the only Node that is left.
-func TestUnbindByOneList(t *testing.T) {
-	inModes(t, func(t *testing.T, m mode) {
-		w := m.voters(3).Removed(0).Silent(1, 2)
-		bindings, _ := membership.Bind(w.Cluster, m.nodes(3), w.Nonces, quorumtest.Noon())
-		require.Equal(t, m.hasRoles, len(bindings) == 2)
-		bindings, _ = membership.Bind(w.Cluster, m.nodes(1), w.Nonces, quorumtest.Noon())
-		require.Len(t, bindings, 2, "the Nodes of the other observers are gone")
-	})
-}
-
 // Of three members, two are on Nodes. The member of the first one is removed, and its host is
 // wiped: its agent has no server left through which it could publish a second list. Without a role,
 // neither its word nor the list of the other observer frees the node alone.
@@ -244,6 +208,7 @@ func TestF30EmptiedHost(t *testing.T) {
 		w.Cluster.Observations = w.Cluster.Observations[:2]
 		return w
 	}
+	oneAnswer := func() *quorumtest.Cluster { return quorumtest.Voters(3).Removed(0).Silent(1, 2) }
 	stale := cluster().RemovedFrom(1, 0).Emptied(0)
 	other := cluster().RemovedFrom(1, 0).Emptied(0)
 	other.Observer(0).NodeUID = "u1-before"
@@ -255,6 +220,9 @@ func TestF30EmptiedHost(t *testing.T) {
 		nodes   int
 		want    string
 	}{
+		"one of three answers, with a role":       {oneAnswer(), 3, "b=u2 c=u3"},
+		"one of three answers":                    {oneAnswer().WithoutRoles(), 3, "a=u1 b=u2 c=u3"},
+		"the other observers have no Nodes":       {oneAnswer().WithoutRoles(), 1, "b=u2 c=u3"},
 		"emptied, one list":                       {cluster().RemovedFrom(1, 0).Emptied(0), 2, "b=u2"},
 		"emptied, one list, third agent silent":   {third, 3, "b=u2 c=u3"},
 		"one list, and the host says nothing":     {cluster().RemovedFrom(1, 0), 2, "a=u1 b=u2"},

@@ -57,11 +57,24 @@ func TestF34DrainedNode(t *testing.T) {
 	down := open().Dead(0)
 	silent := open().Silent(0)
 	unread := open().State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
-	join := func(parts ...[]leaderProbe) (all []leaderProbe) {
+	// then returns probes every ten seconds: some of the first cluster, some of the next one, and so
+	// on.
+	type part struct {
+		cluster *quorumtest.Cluster
+		count   int
+	}
+	then := func(parts ...part) (all []leaderProbe) {
 		for _, p := range parts {
-			all = append(all, p...)
+			all = append(all, every10s(time.Duration(len(all))*10*time.Second, p.count, p.cluster)...)
 		}
 		return all
+	}
+	unhealthy := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
+	at := func(c *quorumtest.Cluster, seconds ...time.Duration) (probes []leaderProbe) {
+		for _, s := range seconds {
+			probes = append(probes, leaderProbe{s * time.Second, c})
+		}
+		return probes
 	}
 	const closed, notYet = "node w1 was drained, and is cordoned", "has not yet proven member a healthy twice, 30s apart"
 	for name, c := range map[string]struct {
@@ -72,55 +85,29 @@ func TestF34DrainedNode(t *testing.T) {
 		"cordoned and healthy for an hour": {every10s(0, 361, drained()), false, closed},
 		"marked":                           {every10s(0, 60, reboot), false, "is being rebooted by kured"},
 		"about to be deleted":              {every10s(0, 60, departure), false, "is about to be deleted"},
-		"being deleted": {
-			every10s(0, 60, deleting), false, "is being deleted",
-		},
-		"first probe":        {every10s(0, 1, open()), false, notYet},
-		"open for 30 s":      {every10s(0, 4, open()), false, notYet},
-		"open, proven twice": {every10s(0, 5, open()), true, "node w1 is open again; member a has been proven"},
-		"two probes only": {
-			[]leaderProbe{{0, open()}, {10 * time.Second, open()}, {40 * time.Second, open()}}, true, "open again",
-		},
-		"one probe after the others": {[]leaderProbe{{0, open()}, {50 * time.Second, open()}}, false, notYet},
+		"being deleted":                    {every10s(0, 60, deleting), false, "is being deleted"},
+		"first probe":                      {every10s(0, 1, open()), false, notYet},
+		"open for 30 s":                    {every10s(0, 4, open()), false, notYet},
+		"open, proven twice":               {every10s(0, 5, open()), true, "node w1 is open again; member a has been proven"},
+		"two probes only":                  {at(open(), 0, 10, 40), true, "open again"},
+		"one probe after the others":       {at(open(), 0, 50), false, notYet},
+		"leader that did not probe":        {at(open(), 0, 10, 20, 3600), false, notYet},
 		"F34 uncordoned before etcd is back": {
-			join(every10s(0, 5, drained()), every10s(time.Minute, 6, down),
-				every10s(2*time.Minute, 3, open())),
-			false, notYet,
+			then(part{drained(), 5}, part{down, 6}, part{open(), 3}), false, notYet,
 		},
-		"silent agent in between": {
-			join(every10s(0, 4, open()), every10s(40*time.Second, 1, silent),
-				every10s(50*time.Second, 3, open())),
-			false, notYet,
-		},
-		"closed in between": {
-			join(every10s(0, 4, open()), every10s(40*time.Second, 1, drained()),
-				every10s(50*time.Second, 4, open())),
-			false, notYet,
-		},
-		"unread in between": {
-			join(every10s(0, 4, open()), every10s(40*time.Second, 1, unread),
-				every10s(50*time.Second, 4, open())),
-			false, notYet,
-		},
-		"proven on another Node before": {
-			join(every10s(0, 4, elsewhere), every10s(40*time.Second, 1, open())), false, notYet,
-		},
-		"leader that did not probe": {
-			join(every10s(0, 3, open()), every10s(time.Hour, 1, open())), false, notYet,
-		},
-		"silent, then proven twice": {
-			join(every10s(0, 5, silent), every10s(50*time.Second, 5, open())), true, "open again",
-		},
-		"proven by others only": {
-			every10s(0, 9, open().InList(0, 0, func(m *v1alpha1.MemberStatus) { m.Healthy = false })), false, notYet,
-		},
-		"alarms not read":     {every10s(0, 9, open().AlarmsUnknownToAll()), false, notYet},
-		"no list":             {every10s(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
-		"learner":             {every10s(0, 9, open().Learner(0)), true, "open again"},
-		"left":                {every10s(0, 1, open().Removed(0)), true, "member a has left the member list"},
-		"left, still closed":  {every10s(0, 9, drained().Removed(0)), false, closed},
-		"second member":       {every10s(0, 9, open().Rebound(1, 0).Dead(1)), false, "member b healthy twice"},
-		"moved to other node": {every10s(0, 9, moved), false, "whose agent does not prove"},
+		"silent agent in between":       {then(part{open(), 4}, part{silent, 1}, part{open(), 3}), false, notYet},
+		"closed in between":             {then(part{open(), 4}, part{drained(), 1}, part{open(), 4}), false, notYet},
+		"unread in between":             {then(part{open(), 4}, part{unread, 1}, part{open(), 4}), false, notYet},
+		"proven on another Node before": {then(part{elsewhere, 4}, part{open(), 1}), false, notYet},
+		"silent, then proven twice":     {then(part{silent, 5}, part{open(), 5}), true, "open again"},
+		"proven by others only":         {every10s(0, 9, open().InList(0, 0, unhealthy)), false, notYet},
+		"alarms not read":               {every10s(0, 9, open().AlarmsUnknownToAll()), false, notYet},
+		"no list":                       {every10s(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
+		"learner":                       {every10s(0, 9, open().Learner(0)), true, "open again"},
+		"left":                          {every10s(0, 1, open().Removed(0)), true, "member a has left the member list"},
+		"left, still closed":            {every10s(0, 9, drained().Removed(0)), false, closed},
+		"second member":                 {every10s(0, 9, open().Rebound(1, 0).Dead(1)), false, "member b healthy twice"},
+		"moved to other node":           {every10s(0, 9, moved), false, "whose agent does not prove"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for reason, g := range map[string]v1alpha1.Grant{
@@ -215,26 +202,9 @@ func TestDrainedAgain(t *testing.T) {
 }
 
 // If the Node of a drain is gone, the rules of a deletion apply, from the time at which the leader
-// finds that out.
+// finds that out. TestTombstones has the grant that it writes then.
 func TestF37DrainedNodeGone(t *testing.T) {
 	const reborn = quorum.ResolveMovedAfter
-	gone := quorumtest.Voters(3).Drained(0).State(0, quorumtest.Gone)
-	found := membership.Tombstones(gone.View)
-	require.Len(t, found, 1)
-	require.Equal(t, &v1alpha1.Door{}, found[0].Gone, "the writer sets the time")
-	require.NotNil(t, found[0].Drain)
-	require.Equal(t, quorumtest.IDs("a"), found[0].Members)
-
-	again := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.UID = "u1-again" })
-	require.Len(t, membership.Tombstones(again.View), 1)
-	for name, cluster := range map[string]*quorumtest.Cluster{
-		"there":    quorumtest.Voters(3).Drained(0),
-		"not read": quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { *n = observation.NodeState{} }),
-		"deleted":  quorumtest.Voters(3).Granted(0).State(0, quorumtest.Gone),
-	} {
-		require.Empty(t, membership.Tombstones(cluster.View), name)
-	}
-
 	removed := quorumtest.Voters(3).Removed(0).State(0, quorumtest.Gone)
 	for after, want := range map[time.Duration]bool{reborn - time.Second: false, reborn: true} {
 		e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(after), Opened: quorumtest.Noon(), Node: node("")}

@@ -2,7 +2,7 @@ package membership_test
 
 import (
 	"fmt"
-	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,98 +45,73 @@ func describeObjects(create []membership.NewObject, waiting []membership.Waiting
 	return lines
 }
 
-func TestPlanObjects(t *testing.T) {
-	type announcements = map[string][]v1alpha1.ClusterID
-	genuine := announcements{"e1": {"f"}, "e2": {"f"}, "e3": {"f"}}
-	with := func(more announcements) announcements {
-		all := announcements{}
-		for _, of := range []announcements{genuine, more} {
-			maps.Copy(all, of)
+// announcementsOf returns the clusters that Nodes announce, such as "w:a,b x:c".
+func announcementsOf(text string) map[string][]v1alpha1.ClusterID {
+	all := map[string][]v1alpha1.ClusterID{}
+	for _, announced := range strings.Fields(text) {
+		node, ids, _ := strings.Cut(announced, ":")
+		for id := range strings.SplitSeq(ids, ",") {
+			all[node] = append(all[node], v1alpha1.ClusterID(id))
 		}
-		return all
 	}
-	workers := announcements{} // 8 workers, each with two clusters that do not exist
+	return all
+}
+
+func TestPlanObjects(t *testing.T) {
+	const genuine = " e1:f e2:f e3:f"
+	// 8 workers, each with two clusters that do not exist, and 16 workers, each with one
+	workers, asMany := "", "e1:f"
 	var bogus []*v1alpha1.EtcdCluster
 	for i := range 8 {
 		node := fmt.Sprintf("w%d", i)
-		for j := range 2 {
-			id := fmt.Sprintf("b%d%d", i, j)
-			bogus = append(bogus, object(id, node, false))
-			workers[node] = append(workers[node], v1alpha1.ClusterID(id))
-		}
+		workers += fmt.Sprintf(" %s:b%d0,b%d1", node, i, i)
+		bogus = append(bogus, object(fmt.Sprintf("b%d0", i), node, false), object(fmt.Sprintf("b%d1", i), node, false))
 	}
-	limit := "16 exist, and the webhook creates no more than --max-etcd-clusters=16"
-	share := "2 exist for the announcements of each of its nodes, which is the limit"
+	for i := range 16 {
+		asMany += fmt.Sprintf(" w-b%d:b%d", i, i)
+	}
+	granted := objects(16, true)
+	granted[0].Spec.Members, granted[0].Spec.Grants = nil, []v1alpha1.Grant{{Node: "gone"}}
+	type clusters = []*v1alpha1.EtcdCluster
+	ofTwo := clusters{object("a", "w", false), object("b", "w", false)}
+	beside := func(more ...*v1alpha1.EtcdCluster) clusters { return append(objects(14, true), more...) }
+	ofTwoWorkers := beside(object("x", "w1", false), object("y", "w2", false))
+	ofOneWorker := beside(object("x", "w", false), object("y", "w", false))
+	const limit = " waits: 16 exist, and the webhook creates no more than --max-etcd-clusters=16"
+	const share = " waits: 2 exist for the announcements of each of its nodes, which is the limit"
 	for name, c := range map[string]struct {
-		existing  []*v1alpha1.EtcdCluster
-		announced announcements
+		existing  clusters
+		announced string
 		want      []string
 	}{
-		"none announced": {objects(3, false), nil, nil},
-		"first":          {nil, genuine, []string{"create f for e1"}},
-		"exists":         {[]*v1alpha1.EtcdCluster{object("f", "e1", false)}, genuine, nil},
-		"17th of bound":  {objects(16, true), genuine, []string{"f waits: " + limit}},
-		"not announced any more": {
-			objects(16, false), announcements{"e1": {"f"}}, []string{"create f for e1 instead of b0"},
-		},
-		"8 workers with two": {bogus, with(workers), []string{"create f for e1 instead of b00"}},
-		"8 workers, afterwards": {
-			append(bogus[1:], object("f", "e1", false)), with(workers), []string{"b00 waits: " + limit},
-		},
-		"as many nodes": {
-			objects(16, false), func() announcements {
-				all := announcements{"e1": {"f"}}
-				for i := range 16 {
-					all[fmt.Sprintf("w-b%d", i)] = []v1alpha1.ClusterID{v1alpha1.ClusterID(fmt.Sprintf("b%d", i))}
-				}
-				return all
-			}(), []string{"f waits: " + limit},
-		},
-		"more nodes first": {
-			objects(15, true), with(announcements{"w": {"a"}}), []string{"create f for e1", "a waits: " + limit},
-		},
-		"share of a node": {
-			[]*v1alpha1.EtcdCluster{object("a", "w", false), object("b", "w", false)},
-			announcements{"w": {"a", "b", "c"}},
-			[]string{"c waits: " + share},
-		},
-		"share of another node": {
-			[]*v1alpha1.EtcdCluster{object("a", "w", false), object("b", "w", false)},
-			announcements{"w": {"a", "b", "c"}, "x": {"c"}},
-			[]string{"create c for x"},
-		},
+		"none announced":          {objects(3, false), "", nil},
+		"first":                   {nil, genuine, []string{"create f for e1"}},
+		"exists":                  {clusters{object("f", "e1", false)}, genuine, nil},
+		"17th of bound":           {objects(16, true), genuine, []string{"f" + limit}},
+		"not announced any more":  {objects(16, false), "e1:f", []string{"create f for e1 instead of b0"}},
+		"8 workers with two":      {bogus, workers + genuine, []string{"create f for e1 instead of b00"}},
+		"8 workers, afterwards":   {append(bogus[1:], object("f", "e1", false)), workers + genuine, []string{"b00" + limit}},
+		"as many nodes":           {objects(16, false), asMany, []string{"f" + limit}},
+		"more nodes first":        {objects(15, true), "w:a" + genuine, []string{"create f for e1", "a" + limit}},
+		"share of a node":         {ofTwo, "w:a,b,c", []string{"c" + share}},
+		"share of another node":   {ofTwo, "w:a,b,c x:c", []string{"create c for x"}},
+		"grants without bindings": {granted, genuine, []string{"f" + limit}},
 		"a node supports two": {
-			objects(15, true),
-			announcements{"w": {"a", "b", "c"}, "x": {"a", "b", "c"}, "y": {"c"}},
-			[]string{"create a for w", "b waits: " + limit, "c waits: " + limit},
+			objects(15, true), "w:a,b,c x:a,b,c y:c", []string{"create a for w", "b" + limit, "c" + limit},
 		},
-		"grants without bindings": {
-			func() []*v1alpha1.EtcdCluster {
-				all := objects(16, true)
-				all[0].Spec.Members, all[0].Spec.Grants = nil, []v1alpha1.Grant{{Node: "gone"}}
-				return all
-			}(), genuine, []string{"f waits: " + limit},
-		},
-		"three of a node": {
-			nil, announcements{"w": {"a", "b", "c"}}, []string{"create a for w", "create b for w", "c waits: " + share},
-		},
-		"fewest nodes": {
-			append(objects(14, true), object("x", "w1", false), object("y", "w2", false)), with(announcements{"w1": {"x"}}),
-			[]string{"create f for e1 instead of y"},
-		},
+		"three of a node": {nil, "w:a,b,c", []string{"create a for w", "create b for w", "c" + share}},
+		"fewest nodes":    {ofTwoWorkers, "w1:x" + genuine, []string{"create f for e1 instead of y"}},
 		"share of a replaced object": {
-			append(objects(14, true), object("x", "w", false), object("y", "w", false)),
-			with(announcements{"w": {"q"}, "z": {"r"}}),
-			[]string{"create f for e1 instead of x", "create q for w instead of y", "r waits: " + limit},
+			ofOneWorker, "w:q z:r" + genuine,
+			[]string{"create f for e1 instead of x", "create q for w instead of y", "r" + limit},
 		},
 		"two at once": {
-			append(objects(14, true), object("x", "w1", false), object("y", "w2", false)),
-			with(announcements{"e4": {"e"}, "e5": {"e"}}),
-			[]string{"create f for e1 instead of x", "create e for e4 instead of y"},
+			ofTwoWorkers, "e4:e e5:e" + genuine, []string{"create f for e1 instead of x", "create e for e4 instead of y"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			create, waiting := membership.PlanObjects(c.existing, c.announced, membership.ObjectLimits{Total: 16, PerNode: 2})
+			limits := membership.ObjectLimits{Total: 16, PerNode: 2}
+			create, waiting := membership.PlanObjects(c.existing, announcementsOf(c.announced), limits)
 			require.Equal(t, c.want, describeObjects(create, waiting))
 		})
 	}

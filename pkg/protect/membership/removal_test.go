@@ -27,6 +27,17 @@ func TestResolveRemoval(t *testing.T) {
 		d.Version = version
 		return d
 	}
+	byEtcdMember := func(g *v1alpha1.Grant) { g.Remove = door("") }
+	joinedAgain := func(g *v1alpha1.Grant) { g.Remove, g.Members = door(""), quorumtest.IDs("e") }
+	deletion := func(g *v1alpha1.Grant) { g.Delete = door("9") }
+	drain := func(g *v1alpha1.Grant) { g.Drain = door("") }
+	const listed = "member a is still in the member list, and no other Node is known to run it; "
+	const notGone = "node w1 is not known to be gone"
+	const mayJoin = "the machine of node w1 may join again until 2026-05-01T12:20:00Z"
+	const requested = "member a is still in the member list, and may be removed at any time, unless its EtcdMember " +
+		"no longer requests that"
+	const drained = "node w1 was drained, and is marked for the removal of its etcd member " +
+		"(annotation etcd.k3s.cattle.io/remove)"
 	for name, c := range map[string]struct {
 		change     func(*v1alpha1.Grant)
 		node       observation.NodeState
@@ -34,35 +45,16 @@ func TestResolveRemoval(t *testing.T) {
 		isResolved bool
 		why        string
 	}{
-		"young":                 {node: node("u1"), after: young, why: inProgress},
-		"written meanwhile":     {node: written, after: young, why: inProgress},
-		"over, not carried out": {node: node("u1"), after: over, isResolved: true, why: shut},
-		"over, marked":          {node: marked, after: over, isResolved: true, why: shut},
-		"Node gone": {
-			node: node(""), after: over,
-			why: "member a is still in the member list, and no other Node is known to run it; " +
-				"the machine of node w1 may join again until 2026-05-01T12:20:00Z",
-		},
-		"Node unread": {
-			node: observation.NodeState{}, after: over,
-			why: "member a is still in the member list, and no other Node is known to run it; node w1 is not known to be gone",
-		},
-		"by an EtcdMember, over": {
-			change: func(g *v1alpha1.Grant) { g.Remove = door("") }, node: written, after: over,
-			why: "member a is still in the member list, and may be removed at any time, unless its EtcdMember " +
-				"no longer requests that",
-		},
-		"by an EtcdMember, joined again": {
-			change: func(g *v1alpha1.Grant) { g.Remove, g.Members = door(""), quorumtest.IDs("e") }, node: written,
-			isResolved: true, why: "member e has left the member list",
-		},
-		"deletion, and written since": {
-			change: func(g *v1alpha1.Grant) { g.Delete = door("9") }, node: written, after: young, why: inProgress,
-		},
-		"drained": {
-			change: func(g *v1alpha1.Grant) { g.Drain = door("") }, node: marked, after: over,
-			why: "node w1 was drained, and is marked for the removal of its etcd member (annotation etcd.k3s.cattle.io/remove)",
-		},
+		"young":                          {nil, node("u1"), young, false, inProgress},
+		"written meanwhile":              {nil, written, young, false, inProgress},
+		"over, not carried out":          {nil, node("u1"), over, true, shut},
+		"over, marked":                   {nil, marked, over, true, shut},
+		"Node gone":                      {nil, node(""), over, false, listed + mayJoin},
+		"Node unread":                    {nil, observation.NodeState{}, over, false, listed + notGone},
+		"by an EtcdMember, over":         {byEtcdMember, written, over, false, requested},
+		"deletion, and written since":    {deletion, written, young, false, inProgress},
+		"drained":                        {drain, marked, over, false, drained},
+		"by an EtcdMember, joined again": {joinedAgain, written, young, true, "member e has left the member list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := quorumtest.RemovalGrantFor(0)
@@ -76,15 +68,4 @@ func TestResolveRemoval(t *testing.T) {
 			require.Equal(t, c.why, why)
 		})
 	}
-}
-
-// TestTombstoneAfterRemoval: the removal of a member allows no deletion of its Node.
-func TestTombstoneAfterRemoval(t *testing.T) {
-	w := quorumtest.Voters(3).State(0, quorumtest.Gone)
-	g := quorumtest.RemovalGrantFor(0)
-	w.Cluster.Spec.Grants = []v1alpha1.Grant{g}
-	g.Gone = &v1alpha1.Door{}
-	require.Equal(t, []v1alpha1.Grant{g}, membership.Tombstones(w.View))
-	w.Cluster.Spec.Grants = []v1alpha1.Grant{g}
-	require.Empty(t, membership.Tombstones(w.View))
 }

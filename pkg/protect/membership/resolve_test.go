@@ -18,11 +18,15 @@ import (
 // node returns the state of a Node with this UID, or of one that is gone if the UID is empty.
 func node(uid types.UID) observation.NodeState { return observation.NodeState{Known: true, UID: uid} }
 
+// unread is a change for State: the Node could not be read.
+func unread(n *observation.NodeState) { *n = observation.NodeState{} }
+
 func TestResolve(t *testing.T) {
 	const unharmed, reborn = quorum.ResolvePresentAfter, quorum.ResolveMovedAfter
 	const listed, unproven = "still in the member list", "whose agent does not prove it healthy"
 	const ending = "Machine default/w1 of node w1 is being deleted"
 	const young = "the deletion of node w1 was allowed less than 5m0s ago, and may be in progress"
+	const stays = "node w1 still exists more than 5m0s after"
 	const unplaced = "no other Node is known to run it"
 	const left, noList = "member a has left the member list", "no observer has answered with a confirmed member list"
 	voters := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
@@ -42,14 +46,26 @@ func TestResolve(t *testing.T) {
 	joined := func() *quorumtest.Cluster { return quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3) }
 	again, other := node("u1-again"), node("u1-again")
 	other.Machine.SystemUUID = "s2"
-	replaced := func() *quorumtest.Cluster {
-		return joined().State(0, func(n *observation.NodeState) { *n = other })
-	}
 	unbound := joined()
 	unbound.Unbound(3).PossibleNodes = []v1alpha1.Binding{{MemberID: "d", Node: "w1", NodeUID: "u1-again"}}
 	unknown := joined().Unbound(3)
-	atFive, atTen := noon.Add(5*time.Minute), noon.Add(10*time.Minute)
+	atFive, atTen, before := noon.Add(5*time.Minute), noon.Add(10*time.Minute), noon.Add(-time.Hour)
+	gone, unreadNode := node(""), observation.NodeState{}
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
+	deletingOther := deleting
+	deletingOther.Machine = other.Machine
+	isGone := func(w *quorumtest.Cluster) *quorumtest.Cluster { return w.State(0, quorumtest.Gone) }
+	isOther := func(w *quorumtest.Cluster) *quorumtest.Cluster {
+		return w.State(0, func(n *observation.NodeState) { *n = other })
+	}
+	const goes, mayJoin = "node w1 is being deleted", "may join again until 2026-05-01T12:20:00Z"
+	const machineMayJoin, provenAgain = "the machine of node w1 " + mayJoin, "member d has been proven healthy"
+	const tooShort = "member a has been proven healthy on node w4 for 20m0s of the required 20m0s"
+	const longEnough = "member a has been proven healthy on node w4 for more than 20m0s"
+	const provenShortly, notGone = provenAgain + " on node w1 for 15m0s", "node w1 is not known to be gone"
+	const listedB = "member b is still in the member list"
+	const notProvenAgain = "member d is bound to node w1, whose agent does"
+	const listedD = "member d is still in the member list, and no other"
 	for name, c := range map[string]struct {
 		cluster    *quorumtest.Cluster
 		after      time.Duration
@@ -59,91 +75,48 @@ func TestResolve(t *testing.T) {
 		why        string
 	}{
 		"F1b node alive for too short a time": {voters(), unharmed - time.Second, node("u1"), never, false, young},
-		"node alive after five minutes": {
-			voters(), unharmed, node("u1"), never, true, "node w1 still exists more than 5m0s after",
-		},
-		"node alive, silent agents":     {voters().Silent(0, 1, 2), unharmed, node("u1"), never, true, "still exists"},
-		"node alive, being deleted":     {voters(), time.Hour, deleting, never, false, "node w1 is being deleted"},
-		"F1c node not read":             {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
-		"new node with the name":        {voters(), time.Hour, node("u1-again"), never, false, listed},
-		"grant dated ahead":             {voters(), -time.Hour, node("u1"), never, false, young},
-		"left every list":               {removed().State(0, quorumtest.Gone), reborn, node(""), never, true, left},
-		"left one of three lists":       {removedFrom(1).State(0, quorumtest.Gone), 0, node(""), never, false, listed},
-		"F1e left only old lists":       {removed().Silent(0, 1, 2), 0, node(""), never, false, noList},
-		"F1e listed by the only answer": {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, node(""), never, false, listed},
-		"left the only answer":          {removed().Silent(0, 1), reborn, node(""), never, true, left},
-		"left the only answer, no role": {removed().Silent(0, 1).WithoutRoles(), 0, node(""), never, false, noList},
-		"left the only possible answer": {
-			removed().Silent(0, 1).State(0, quorumtest.Gone).State(1, quorumtest.Gone), reborn, node(""), never, true,
-			left,
-		},
-		"left an unconfirmed list": {
-			removed().Unconfirmed(0, 1, 2), 0, node(""), never, false, noList,
-		},
-		"second member still listed": {
-			voters().Rebound(1, 0).Removed(0), 0, node(""), never, false, "member b is still in the member list",
-		},
-		"F11 moved for too short a time": {
-			moved(), reborn - time.Second, node(""), noon, false,
-			"member a has been proven healthy on node w4 for 20m0s of the required 20m0s",
-		},
-		"moved 20 minutes ago": {
-			moved(), reborn, node(""), noon, true, "member a has been proven healthy on node w4 for more than 20m0s",
-		},
-		"F11 proven before the deletion": {
-			moved(), time.Minute, node(""), noon.Add(-time.Hour), false, "for 1m0s of the required 20m0s",
-		},
-		"F11 moved, now silent":        {moved().SilentAt(0), reborn, node(""), noon, false, unproven},
-		"moved, proven by others only": {moved().InList(0, 0, unproved), reborn, node(""), noon, false, unproven},
-		"moved, alarms not read":       {moved().AlarmsUnknownToAll(), reborn, node(""), noon, false, unproven},
-		"moved, never proven":          {moved(), reborn, node(""), never, false, unproven},
-		"moved to a node that goes":    {moved().State(3, quorumtest.Departing), reborn, node(""), noon, false, unplaced},
-		"F20 the machine may join again": {
-			removed().State(0, quorumtest.Gone), reborn - time.Second, node(""), never, false,
-			"the machine of node w1 may join again until 2026-05-01T12:20:00Z",
-		},
-		"F20 node not known to be gone": {
-			removed(), reborn, observation.NodeState{}, never, false, "node w1 is not known to be gone",
-		},
-		"F20 node still being deleted": {removed(), reborn, deleting, never, false, "node w1 is being deleted"},
-		"F20 joined again, proven shortly": {
-			joined(), reborn, again, atFive, false, "member d has been proven healthy on node w1 for 15m0s",
-		},
-		"F20 joined again, proven": {
-			joined(), reborn + 5*time.Minute, again, atFive, true, "member d has been proven healthy",
-		},
-		"F56 machine without addresses may join again": {
-			unknown, reborn - time.Second, node(""), never, false, "may join again until 2026-05-01T12:20:00Z",
-		},
-		"F56 machine without addresses is gone": {unknown, reborn, node(""), never, true, left},
-		"F20 joined again, proven before": {
-			joined(), reborn, again, noon.Add(-time.Hour), true, "member d has been proven healthy",
-		},
-		"F20 joined again, not proven": {
-			joined(), time.Hour, again, never, false, "member d is bound to node w1, whose agent does",
-		},
-		"F20 joined again, unbound": {
-			unbound, time.Hour, again, atTen, false, "member d is still in the member list, and no other",
-		},
-		"F20 node reports another machine": {
-			removed(), reborn,
-			observation.NodeState{Known: true, UID: "u1", Deleting: true, Machine: other.Machine},
-			never, false, "node w1 is being deleted",
-		},
-		"F20 another machine": {replaced(), 0, other, never, true, "node w1 is another machine now"},
-		"F20 another machine, not removed": {
-			voters().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, false, listed,
-		},
+		"node alive after five minutes":       {voters(), unharmed, node("u1"), never, true, stays},
+		"node alive, silent agents":           {voters().Silent(0, 1, 2), unharmed, node("u1"), never, true, stays},
+		"node alive, being deleted":           {voters(), time.Hour, deleting, never, false, goes},
+		"F1c node not read":                   {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
+		"new node with the name":              {voters(), time.Hour, node("u1-again"), never, false, listed},
+		"grant dated ahead":                   {voters(), -time.Hour, node("u1"), never, false, young},
+		"left every list":                     {isGone(removed()), reborn, gone, never, true, left},
+		"left one of three lists":             {isGone(removedFrom(1)), 0, gone, never, false, listed},
+		"F1e left only old lists":             {removed().Silent(0, 1, 2), 0, gone, never, false, noList},
+		"F1e listed by the only answer":       {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, gone, never, false, listed},
+		"left the only answer":                {removed().Silent(0, 1), reborn, gone, never, true, left},
+		"left the only answer, no role":       {removed().Silent(0, 1).WithoutRoles(), 0, gone, never, false, noList},
+		"left the only possible answer":       {removed().Silent(0, 1).Gone(0, 1), reborn, gone, never, true, left},
+		"left an unconfirmed list":            {removed().Unconfirmed(0, 1, 2), 0, gone, never, false, noList},
+		"second member still listed":          {voters().Rebound(1, 0).Removed(0), 0, gone, never, false, listedB},
+		"F11 moved for too short a time":      {moved(), reborn - time.Second, gone, noon, false, tooShort},
+		"moved 20 minutes ago":                {moved(), reborn, gone, noon, true, longEnough},
+		"F11 proven before the deletion":      {moved(), time.Minute, gone, before, false, "for 1m0s of the required 20m0s"},
+		"F11 moved, now silent":               {moved().SilentAt(0), reborn, gone, noon, false, unproven},
+		"moved, proven by others only":        {moved().InList(0, 0, unproved), reborn, gone, noon, false, unproven},
+		"moved, alarms not read":              {moved().AlarmsUnknownToAll(), reborn, gone, noon, false, unproven},
+		"moved, never proven":                 {moved(), reborn, gone, never, false, unproven},
+		"moved to a node that goes":           {moved().State(3, quorumtest.Departing), reborn, gone, noon, false, unplaced},
+		"F20 the machine may join again":      {isGone(removed()), reborn - time.Second, gone, never, false, machineMayJoin},
+		"F20 node not known to be gone":       {removed(), reborn, unreadNode, never, false, notGone},
+		"F20 node still being deleted":        {removed(), reborn, deleting, never, false, goes},
+		"F20 node reports another machine":    {removed(), reborn, deletingOther, never, false, goes},
+		"F20 joined again, proven shortly":    {joined(), reborn, again, atFive, false, provenShortly},
+		"F20 joined again, proven":            {joined(), reborn + 5*time.Minute, again, atFive, true, provenAgain},
+		"F20 joined again, proven before":     {joined(), reborn, again, before, true, provenAgain},
+		"F20 joined again, not proven":        {joined(), time.Hour, again, never, false, notProvenAgain},
+		"F20 joined again, unbound":           {unbound, time.Hour, again, atTen, false, listedD},
+		"F56 no addresses, may join again":    {unknown, reborn - time.Second, gone, never, false, mayJoin},
+		"F56 no addresses, is gone":           {unknown, reborn, gone, never, true, left},
+		"F20 another machine":                 {isOther(joined()), 0, other, never, true, "node w1 is another machine now"},
+		"F20 another machine, not removed":    {isOther(voters()), time.Hour, other, never, false, listed},
 		// F43, F88: a machine took longer to end than its grant lasted, and joined again, F88 under
 		// another Node name: it counted.
 		"F43 machine ending":                   {voters(), time.Hour, node("u1"), never, false, ending},
 		"F43 machine ending, registered again": {voters(), time.Hour, node("u9"), noon, false, ending},
-		"F43 machine ending, another machine": {
-			removed().State(0, func(n *observation.NodeState) { *n = other }), time.Hour, other, never, true, left,
-		},
-		"F51 machine ending, node gone": {
-			removed().State(0, quorumtest.Gone), reborn, node(""), never, false, ending,
-		},
+		"F43 machine ending, another machine":  {isOther(removed()), time.Hour, other, never, true, left},
+		"F51 machine ending, node gone":        {isGone(removed()), reborn, gone, never, false, ending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := membership.ResolveEvidence{Now: noon.Add(c.after), Opened: noon, Node: c.node}
@@ -213,7 +186,7 @@ func TestResolveByHand(t *testing.T) {
 	_, bindings, ok = membership.ResolveByHand(alive.Cluster, "u1", alive.Nodes)
 	require.True(t, ok)
 	require.Len(t, bindings, 3, "the binding of an existing Node stays")
-	alive.State(0, func(n *observation.NodeState) { *n = observation.NodeState{} })
+	alive.State(0, unread)
 	_, bindings, _ = membership.ResolveByHand(alive.Cluster, "u1", alive.Nodes)
 	require.Len(t, bindings, 3, "the binding of a Node that could not be read stays")
 	_, _, ok = membership.ResolveByHand(alive.Cluster, "u2", alive.Nodes)
@@ -238,6 +211,13 @@ func TestTombstones(t *testing.T) {
 	drained.Delete, drained.Drain, drained.Gone = nil, both.Delete, &v1alpha1.Door{}
 	goneAfterDrain := quorumtest.DrainGrantFor(2)
 	goneAfterDrain.Gone = &v1alpha1.Door{}
+	removal, goneAfterRemoval := quorumtest.RemovalGrantFor(1), quorumtest.RemovalGrantFor(1)
+	goneAfterRemoval.Gone = &v1alpha1.Door{} // the removal of a member allows no deletion of its Node
+	granting := func(w *quorumtest.Cluster, g v1alpha1.Grant) *quorumtest.Cluster {
+		w.Cluster.Spec.Grants = []v1alpha1.Grant{g}
+		return w
+	}
+	reborn := func(n *observation.NodeState) { n.UID = "u3-again" }
 	lost := []v1alpha1.Grant{grant("u2", "w2", "b")}
 	unlisted := []v1alpha1.Grant{
 		{NodeUID: "u2", Node: "w2", Members: quorumtest.IDs("b"), Gone: &v1alpha1.Door{}},
@@ -249,7 +229,7 @@ func TestTombstones(t *testing.T) {
 		"all there":              {quorumtest.Voters(3), nil},
 		"gone":                   {gone(1), lost},
 		"registered again":       {state(node("u2-again")), lost},
-		"not read":               {state(observation.NodeState{}), nil},
+		"not read":               {quorumtest.Voters(3).State(1, unread), nil},
 		"being deleted":          {state(observation.NodeState{Known: true, UID: "u2", Deleting: true}), nil},
 		"granted":                {gone(1).Granted(1), nil},
 		"beside another grant":   {gone(1).Granted(0), lost},
@@ -261,6 +241,13 @@ func TestTombstones(t *testing.T) {
 		"F37 drained, beside one without a grant": {
 			gone(1).Drained(2).State(2, quorumtest.Gone), []v1alpha1.Grant{lost[0], goneAfterDrain},
 		},
+		"F37 drained, registered again": {
+			quorumtest.Voters(3).Drained(2).State(2, reborn), []v1alpha1.Grant{goneAfterDrain},
+		},
+		"F37 drained, there":          {quorumtest.Voters(3).Drained(2), nil},
+		"F37 drained, not read":       {quorumtest.Voters(3).Drained(2).State(2, unread), nil},
+		"after a removal":             {granting(gone(1), removal), []v1alpha1.Grant{goneAfterRemoval}},
+		"after a removal, written":    {granting(gone(1), goneAfterRemoval), nil},
 		"removed before":              {gone(1).Removed(1).Silent(1), nil},
 		"removed from one list":       {gone(1).RemovedFrom(0, 1), lost},
 		"removed in the only answer":  {gone(1).Removed(1).Silent(1, 2), nil},
