@@ -48,41 +48,24 @@ func otherNode(addresses ...string) func(*quorum.Request) {
 }
 
 func TestDecide(t *testing.T) {
-	a := quorumtest.IDs("a")
-	unstarted := func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs = "", nil }
-	learner := func(m *v1alpha1.MemberStatus) { m.Learner = true }
-	alarm := func(name string) func(*v1alpha1.MemberStatus) {
-		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
-	}
+	a, voters, learner := quorumtest.IDs("a"), quorumtest.Voters, func(m *v1alpha1.MemberStatus) { m.Learner = true }
+	unnamed := func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} }
+	const nothing, lost = quorum.NothingToProtect, quorum.QuorumWouldBeLost
+	const kept, blind = quorum.QuorumKept, quorum.CannotSee
+	const noVote = "etcd4 (d) on node w4: learner, does not vote"
+	const differ = "no two nodes returned the same confirmed member list"
+	const neverStarted = "https://10.0.0.4:2380 (d) on node w4: not confirmed healthy: it was added, but has never started"
 	for name, c := range map[string]decideCase{
-		"removed from every list": {
-			cluster: quorumtest.Voters(3).Removed(0), reason: quorum.NothingToProtect,
-		},
-		"unstarted voter": {
-			cluster: quorumtest.Voters(4).Everywhere(3, unstarted), reason: quorum.QuorumWouldBeLost, members: a,
-			text: "https://10.0.0.4:2380 (d) on node w4: not confirmed healthy: it was added, but has never started",
-		},
-		"full database": {
-			cluster: quorumtest.Voters(3).Everywhere(2, alarm("NOSPACE")), reason: quorum.QuorumKept, members: a,
-		},
-		"healthy learner elsewhere": {
-			cluster: quorumtest.Voters(4).Learner(3).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
-			text: "etcd4 (d) on node w4: learner, does not vote",
-		},
+		"removed from every list":   {voters(3).Removed(0), nil, nothing, nil, ""},
+		"unstarted voter":           {voters(4).Everywhere(3, unstarted), nil, lost, a, neverStarted},
+		"full database":             {voters(3).Everywhere(2, alarm("NOSPACE")), nil, kept, a, ""},
+		"healthy learner elsewhere": {voters(4).Learner(3).Unhealthy(2), nil, lost, a, noVote},
 		// F64: no list was confirmed for a while, and no source named the member of a labelled node.
 		"F64 no answer, and no source names a member": {
-			cluster: quorumtest.Voters(3).Silent(0, 1, 2), reason: quorum.CannotSee,
-			text:    "which may have a member on node w9: no agent returned",
-			request: func(r *quorum.Request) { *r = quorum.Request{Node: "w9", UID: "u9", Labelled: true} },
+			voters(3).Silent(0, 1, 2), unnamed, blind, nil, "which may have a member on node w9: no agent returned",
 		},
-		"lists with another learner, no role": {
-			cluster: quorumtest.Voters(3).WithoutRoles().Silent(2).InList(0, 2, learner), reason: quorum.CannotSee, members: a,
-			text: "no two nodes returned the same confirmed member list",
-		},
-		"lists with another unstarted member, no role": {
-			cluster: quorumtest.Voters(3).WithoutRoles().Silent(2).InList(0, 2, unstarted), reason: quorum.CannotSee, members: a,
-			text: "no two nodes returned the same confirmed member list",
-		},
+		"lists with another learner, no role":          {without(3).Silent(2).InList(0, 2, learner), nil, blind, a, differ},
+		"lists with another unstarted member, no role": {without(3).Silent(2).InList(0, 2, unstarted), nil, blind, a, differ},
 	} {
 		t.Run(name, c.run)
 	}
@@ -115,91 +98,48 @@ func TestDecideTarget(t *testing.T) {
 	ref := func(cluster v1alpha1.ClusterID, i int) evidence.MemberRef {
 		return evidence.MemberRef{Cluster: cluster, Member: quorumtest.ID(i)}
 	}
-	unconfirmed := quorumtest.Voters(3).Unbound(0).Unconfirmed(0)
+	voters := quorumtest.Voters
+	unconfirmed := voters(3).Unbound(0).Unconfirmed(0)
 	unconfirmed.Observer(0).Members = append(unconfirmed.Observer(0).Members, quorumtest.Member(4), quorumtest.Member(5))
-	without := func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false }
-	atAddress := otherNode(quorumtest.Address(0))
+	bare := func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false }
+	younger := func(r *quorum.Request) { bare(r); r.UID = "u1-before" }
+	announcingB := func(r *quorum.Request) { r.Announced = append(r.Announced, ref(quorumtest.ClusterID, 1)) }
+	otherB := func(r *quorum.Request) { otherNode()(r); announcingB(r) }
+	otherCluster := func(r *quorum.Request) { otherNode()(r); r.Announced = append(r.Announced, ref("abc", 0)) }
+	atAddress, atB := otherNode(quorumtest.Address(0)), otherNode(quorumtest.Address(1))
+	local, byName := otherNode("127.0.0.1", "::1", "localhost", "0.0.0.0"), otherNode("etcd-1.example.org")
+	drain := func(r *quorum.Request) { atAddress(r); r.Labelled, r.Door = false, quorum.DoorDrain }
+	counted := func(r *quorum.Request) { atAddress(r); r.Labelled, r.CountAddresses = false, true }
+	byUID := func(r *quorum.Request) { *r = quorum.Request{Node: "renamed", UID: "u1"} }
+	worker := func(r *quorum.Request) { r.Node, r.UID, r.Announced, r.Labelled = "w9", "u9", nil, false }
+	unboundA := func() *quorumtest.Cluster { return voters(3).Unbound(0) }
+	rejoined := voters(4).Removed(0).Unbound(3).Unhealthy(1).Everywhere(3, peerURL("https://10.0.0.1:2380"))
+	onLoopback := unboundA().Unbound(1).Unbound(2).Bound(3).
+		URLsOfAll("https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379")
+	claimed := moved(unchanged).Basis(v1alpha1.BasisClaim, 0).Unhealthy(2)
+	onlyItsOwn := unboundA().RemovedFrom(1, 0).RemovedFrom(2, 0).Unhealthy(2)
+	const nothing, lost, kept = quorum.NothingToProtect, quorum.QuorumWouldBeLost, quorum.QuorumKept
 	for name, c := range map[string]decideCase{
-		"own report, claimed by another Node": {
-			cluster: moved(unchanged).Basis(v1alpha1.BasisClaim, 0).Unhealthy(2), request: without,
-			reason: quorum.QuorumWouldBeLost, members: a,
-		},
-		"announced, bound to a Node that is gone": {
-			cluster: moved(quorumtest.Gone), reason: quorum.QuorumKept, members: a,
-		},
-		"at its address, bound to a Node that is gone": {
-			cluster: moved(quorumtest.Gone), request: atAddress, reason: quorum.QuorumKept, members: a,
-		},
-		"granted, and moved": {
-			cluster: moved(unchanged).Granted(0), request: without, reason: quorum.NothingToProtect,
-		},
-		"bound to a younger Node of the name": {
-			cluster: quorumtest.Voters(3).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
-			request: func(r *quorum.Request) { without(r); r.UID = "u1-before" },
-		},
-		"another's member beside its own": {
-			cluster: quorumtest.Voters(3).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: quorumtest.IDs("a", "b"),
-			request: func(r *quorum.Request) { r.Announced = append(r.Announced, ref(quorumtest.ClusterID, 1)) },
-		},
-		"another's member, which has left": {
-			cluster: quorumtest.Voters(3).Removed(1), reason: quorum.NothingToProtect,
-			request: func(r *quorum.Request) {
-				otherNode()(r)
-				r.Announced = append(r.Announced, ref(quorumtest.ClusterID, 1))
-			},
-		},
-		"member of another cluster beside the only observer": {
-			cluster: quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), reason: quorum.NothingToProtect,
-			request: func(r *quorum.Request) { otherNode()(r); r.Announced = append(r.Announced, ref("abc", 0)) },
-		},
-		"unconfirmed list of its own unbound agent": {
-			cluster: unconfirmed, reason: quorum.QuorumKept, members: a,
-		},
-		"drain at its address, no label": {
-			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
-			request: func(r *quorum.Request) { atAddress(r); r.Labelled, r.Door = false, quorum.DoorDrain },
-		},
-		"at its address, no label, where addresses count": {
-			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
-			request: func(r *quorum.Request) { atAddress(r); r.Labelled, r.CountAddresses = false, true },
-		},
-		"rejoined at the address of the removed member": {
-			cluster: quorumtest.Voters(4).Removed(0).Unbound(3).Unhealthy(1).Everywhere(3, peerURL("https://10.0.0.1:2380")),
-			reason:  quorum.QuorumWouldBeLost, members: quorumtest.IDs("d"),
-		},
-		"loopback addresses": {
-			cluster: quorumtest.Voters(3).Unbound(0).Unbound(1).Unbound(2).Bound(3).
-				URLsOfAll("https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379"),
-			request: otherNode("127.0.0.1", "::1", "localhost", "0.0.0.0"), reason: quorum.NothingToProtect,
-		},
-		"bound by UID": {
-			cluster: quorumtest.Voters(3), reason: quorum.QuorumKept, members: a,
-			request: func(r *quorum.Request) { *r = quorum.Request{Node: "renamed", UID: "u1"} },
-		},
-		"at its IPv4 address written as IPv6": {
-			cluster: quorumtest.Voters(3).Unbound(0), reason: quorum.QuorumKept, members: a,
-			request: otherNode("::ffff:10.0.0.1"),
-		},
-		"at its host name": {
-			cluster: quorumtest.Voters(3).Unbound(0).Everywhere(0, hostNames), reason: quorum.QuorumKept, members: a,
-			request: otherNode("etcd-1.example.org"),
-		},
-		"at the address of a node without the label": {
-			cluster: quorumtest.Voters(3).Unbound(0), reason: quorum.NothingToProtect,
-			request: func(r *quorum.Request) { r.Node, r.UID, r.Announced, r.Labelled = "w9", "u9", nil, false },
-		},
-		"at its address, bound elsewhere": {
-			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.NothingToProtect,
-			request: otherNode(quorumtest.Address(1)),
-		},
-		"local member of an unbound agent": {
-			cluster: quorumtest.Voters(3).Unbound(0).Unhealthy(2), reason: quorum.QuorumWouldBeLost, members: a,
-			request: func(r *quorum.Request) { r.Announced, r.Addresses, r.Labelled = nil, nil, false },
-		},
-		"listed by its own unbound agent only": {
-			cluster: quorumtest.Voters(3).Unbound(0).RemovedFrom(1, 0).RemovedFrom(2, 0).Unhealthy(2),
-			reason:  quorum.QuorumWouldBeLost, members: a, text: "2 of 3 voters must be healthy",
-		},
+		"own report, claimed by another Node":     {claimed, bare, lost, a, ""},
+		"announced, bound to a gone Node":         {moved(quorumtest.Gone), nil, kept, a, ""},
+		"at its address, bound to a gone Node":    {moved(quorumtest.Gone), atAddress, kept, a, ""},
+		"granted, and moved":                      {moved(unchanged).Granted(0), bare, nothing, nil, ""},
+		"bound to a younger Node of the name":     {voters(3).Unhealthy(2), younger, lost, a, ""},
+		"another's member beside its own":         {voters(3).Unhealthy(2), announcingB, lost, quorumtest.IDs("a", "b"), ""},
+		"another's member, which has left":        {voters(3).Removed(1), otherB, nothing, nil, ""},
+		"member of another cluster, one observer": {without(3).Unbound(1).Unbound(2), otherCluster, nothing, nil, ""},
+		"unconfirmed list of its unbound agent":   {unconfirmed, nil, kept, a, ""},
+		"drain at its address, no label":          {unboundA().Unhealthy(2), drain, lost, a, ""},
+		"at its address, where addresses count":   {unboundA().Unhealthy(2), counted, lost, a, ""},
+		"rejoined at the old address":             {rejoined, nil, lost, quorumtest.IDs("d"), ""},
+		"loopback addresses":                      {onLoopback, local, nothing, nil, ""},
+		"bound by UID":                            {voters(3), byUID, kept, a, ""},
+		"at its IPv4 address written as IPv6":     {unboundA(), otherNode("::ffff:10.0.0.1"), kept, a, ""},
+		"at its host name":                        {unboundA().Everywhere(0, hostNames), byName, kept, a, ""},
+		"at the address, no label":                {unboundA(), worker, nothing, nil, ""},
+		"at its address, bound elsewhere":         {unboundA().Unhealthy(2), atB, nothing, nil, ""},
+		"local member of an unbound agent":        {unboundA().Unhealthy(2), bare, lost, a, ""},
+		"listed by its own unbound agent only":    {onlyItsOwn, nil, lost, a, "2 of 3 voters must be healthy"},
 	} {
 		t.Run(name, c.run)
 	}

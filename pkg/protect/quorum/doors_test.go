@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -32,82 +33,81 @@ func viewOfGranted() quorum.View {
 	return quorum.View{Cluster: c, Now: time.Date(2026, 5, 1, 12, 1, 0, 0, time.UTC), Nodes: nodes}
 }
 
-// TestWith: a door is added to those that are open, and takes nothing from them.
+// doorsOf returns the doors of a grant in words, such as "delete 9 by bob at noon, forced".
+func doorsOf(g v1alpha1.Grant) string {
+	var all []string
+	for _, d := range []struct {
+		kind string
+		door *v1alpha1.Door
+	}{{"delete", g.Delete}, {"machine", g.Machine}, {"drain", g.Drain}, {"remove", g.Remove}, {"gone", g.Gone}} {
+		if d.door == nil {
+			continue
+		}
+		text := strings.TrimSpace(d.kind+" "+d.door.Version) + " by " + d.door.User + d.door.Time.Format(" 15:04")
+		if d.door.BreakGlass {
+			text += " forced"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+// TestWith: a door is added to those that are open, and takes nothing from them. A door by bob was
+// opened at 12:00, and alice opens one at 12:01.
 func TestWith(t *testing.T) {
-	before := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
-	now := metav1.NewTime(before.Add(time.Minute))
+	before := metav1.NewTime(viewOfGranted().Now.Add(-time.Minute))
 	old := func(version string) *v1alpha1.Door {
 		return &v1alpha1.Door{Time: before, User: "bob", Version: version}
 	}
-	young := func(version string) *v1alpha1.Door { return &v1alpha1.Door{Time: now, User: "alice", Version: version} }
 	forced := func(d *v1alpha1.Door) *v1alpha1.Door { d.BreakGlass = true; return d }
-	type doors struct{ Delete, Machine, Drain, Remove, Gone *v1alpha1.Door }
+	type grant = v1alpha1.Grant
+	const remove, drain, machine = quorum.DoorRemove, quorum.DoorDrain, quorum.DoorMachine
+	const oldDelete, oldDrain, oldRemove = "delete 9 by bob 12:00", "drain by bob 12:00", "remove by bob 12:00"
+	const newDelete, newDrain, newRemove = "delete 9 by alice 12:01", "drain by alice 12:01", "remove by alice 12:01"
 	for name, test := range map[string]struct {
-		old      doors
+		old      grant
 		door     quorum.DoorKind
 		isForced bool
 		version  string
-		want     doors
+		want     string
 	}{
-		"first removal": {door: quorum.DoorRemove, version: "9", want: doors{Remove: young("9")}},
-		"removal by an EtcdMember, then by a mark": {
-			old: doors{Remove: old("")}, door: quorum.DoorRemove, version: "9", want: doors{Remove: young("")},
-		},
-		"removal after a drain": {
-			old: doors{Drain: old("")}, door: quorum.DoorRemove, want: doors{Drain: old(""), Remove: young("")},
-		},
-		"deletion after a removal": {
-			old: doors{Remove: old("")}, version: "9", want: doors{Delete: young("9"), Remove: old("")},
-		},
-		"first deletion":              {version: "9", want: doors{Delete: young("9")}},
-		"first drain":                 {door: quorum.DoorDrain, want: doors{Drain: young("")}},
-		"first deletion of a machine": {door: quorum.DoorMachine, want: doors{Machine: young("")}},
-		"drain after a deletion": {
-			old: doors{Delete: old("9")}, door: quorum.DoorDrain, want: doors{Delete: old("9"), Drain: young("")},
-		},
+		"first removal": {grant{}, remove, false, "9", "remove 9 by alice 12:01"},
+		"removal by an EtcdMember, then by a mark": {grant{Remove: old("")}, remove, false, "9", newRemove},
+		"removal after a drain":                    {grant{Drain: old("")}, remove, false, "", oldDrain + ", " + newRemove},
+		"deletion after a removal":                 {grant{Remove: old("")}, "", false, "9", newDelete + ", " + oldRemove},
+		"first deletion":                           {grant{}, "", false, "9", newDelete},
+		"first drain":                              {grant{}, drain, false, "", newDrain},
+		"first deletion of a machine":              {grant{}, machine, false, "", "machine by alice 12:01"},
+		"drain after a deletion":                   {grant{Delete: old("9")}, drain, false, "", oldDelete + ", " + newDrain},
 		"drain after a forced deletion": {
-			old: doors{Delete: forced(old("9"))}, door: quorum.DoorDrain,
-			want: doors{Delete: forced(old("9")), Drain: young("")},
+			grant{Delete: forced(old("9"))}, drain, false, "", oldDelete + " forced, " + newDrain,
 		},
 		"forced drain after a deletion": {
-			old: doors{Delete: old("9")}, door: quorum.DoorDrain, isForced: true,
-			want: doors{Delete: old("9"), Drain: forced(young(""))},
+			grant{Delete: old("9")}, drain, true, "", oldDelete + ", " + newDrain + " forced",
 		},
-		"drain after a drain": {old: doors{Drain: old("")}, door: quorum.DoorDrain, want: doors{Drain: young("")}},
-		"F86 drain after a forced drain": {
-			old: doors{Drain: forced(old(""))}, door: quorum.DoorDrain,
-			want: doors{Drain: &v1alpha1.Door{Time: now, User: "bob", BreakGlass: true}},
-		},
-		"F35 deletion after a drain": {
-			old: doors{Drain: old("")}, version: "9", want: doors{Delete: young("9"), Drain: old("")},
-		},
-		"later version": {old: doors{Delete: old("9")}, version: "10", want: doors{Delete: young("10")}},
-		"slow review of an earlier version": {
-			old: doors{Delete: old("10")}, version: "9", want: doors{Delete: young("10")},
-		},
-		"versions that cannot be compared": {old: doors{Delete: old("x")}, version: "9", want: doors{Delete: young("")}},
+		"drain after a drain":               {grant{Drain: old("")}, drain, false, "", newDrain},
+		"F86 drain after a forced drain":    {grant{Drain: forced(old(""))}, drain, false, "", "drain by bob 12:01 forced"},
+		"F35 deletion after a drain":        {grant{Drain: old("")}, "", false, "9", newDelete + ", " + oldDrain},
+		"later version":                     {grant{Delete: old("9")}, "", false, "10", "delete 10 by alice 12:01"},
+		"slow review of an earlier version": {grant{Delete: old("10")}, "", false, "9", "delete 10 by alice 12:01"},
+		"versions that cannot be compared":  {grant{Delete: old("x")}, "", false, "9", "delete by alice 12:01"},
 		"F80 end of the machine, then the Node": {
-			old: doors{Machine: old("")}, version: "9", want: doors{Delete: young("9"), Machine: old("")},
+			grant{Machine: old("")}, "", false, "9", newDelete + ", machine by bob 12:00",
 		},
 		"F80 the Node, then its machine": {
-			old: doors{Delete: old("9")}, door: quorum.DoorMachine, want: doors{Delete: old("9"), Machine: young("")},
+			grant{Delete: old("9")}, machine, false, "", oldDelete + ", machine by alice 12:01",
 		},
-		"after a tombstone": {old: doors{Gone: old("")}, version: "9", want: doors{Delete: young("9"), Gone: old("")}},
+		"after a tombstone": {grant{Gone: old("")}, "", false, "9", newDelete + ", gone by bob 12:00"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := quorum.Request{
-				Node: "w1", UID: "u1", User: "alice", Door: test.door, Version: test.version,
-			}
+			req := quorum.Request{Node: "w1", UID: "u1", User: "alice", Door: test.door, Version: test.version}
 			if test.isForced {
 				req.BreakGlass = &quorum.BreakGlass{UID: "u1"}
 			}
-			g := v1alpha1.Grant{
-				NodeUID: "u1", Node: "w1", Delete: test.old.Delete, Machine: test.old.Machine, Drain: test.old.Drain,
-				Remove: test.old.Remove, Gone: test.old.Gone,
-			}
+			g := test.old
+			g.NodeUID, g.Node = "u1", "w1"
 			unchanged := g.DeepCopy()
-			got := quorum.With(viewOfGranted(), g, req, []v1alpha1.MemberID{"d"})
-			require.Equal(t, test.want, doors{got.Delete, got.Machine, got.Drain, got.Remove, got.Gone})
+			require.Equal(t, test.want, doorsOf(quorum.With(viewOfGranted(), g, req, quorumtest.IDs("d"))))
 			require.Equal(t, *unchanged, g, "the argument must not change")
 		})
 	}

@@ -21,7 +21,13 @@ func TestVoidGrant(t *testing.T) {
 	deleting.Deleting, unread.Known = true, false
 	again := node("10")
 	again.UID = "u1-again"
+	unchanged := func(*v1alpha1.Grant) {}
 	drain := func(g *v1alpha1.Grant) { g.Delete, g.Drain = nil, &v1alpha1.Door{} }
+	drainToo := func(g *v1alpha1.Grant) { g.Drain = &v1alpha1.Door{} }
+	forced := func(g *v1alpha1.Grant) { g.Delete.BreakGlass = true }
+	machine := func(g *v1alpha1.Grant) { g.Machine, g.Delete = g.Delete, nil }
+	machineToo := func(g *v1alpha1.Grant) { g.Machine = &v1alpha1.Door{} }
+	gone := func(g *v1alpha1.Grant) { g.Gone = &v1alpha1.Door{} }
 	for name, c := range map[string]struct {
 		node   observation.NodeState
 		grant  func(*v1alpha1.Grant)
@@ -29,35 +35,26 @@ func TestVoidGrant(t *testing.T) {
 	}{
 		// F46, F48, F82, F83: by the cure of F31 one grant answered two reviews, and a member died or
 		// joined between: two of four were left.
-		"written since": {node: node("10"), isVoid: true},
-		"written since, forced": {
-			node: node("10"), grant: func(g *v1alpha1.Grant) { g.Delete.BreakGlass = true },
-			isVoid: true,
-		},
-		"the same version":           {node: node("9")},
-		"read before the grant":      {node: node("8")},
-		"no version is known":        {node: node("")},
-		"being deleted":              {node: deleting},
-		"gone":                       {node: observation.NodeState{Known: true}},
-		"another Node has the name":  {node: again},
-		"not read":                   {node: unread},
-		"drain":                      {node: node("10"), grant: drain},
-		"deletion of a drained node": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Drain = &v1alpha1.Door{} }},
-		"F80 deletion of a NodeClaim": {node: node("10"), grant: func(g *v1alpha1.Grant) {
-			g.Machine, g.Delete = g.Delete, nil
-		}},
-		"F80 deletion of a NodeClaim too": {node: node("10"), grant: func(g *v1alpha1.Grant) {
-			g.Machine = &v1alpha1.Door{}
-		}},
-		"gone without a review": {node: node("10"), grant: func(g *v1alpha1.Grant) { g.Gone = &v1alpha1.Door{} }},
+		"written since":                   {node("10"), unchanged, true},
+		"written since, forced":           {node("10"), forced, true},
+		"the same version":                {node("9"), unchanged, false},
+		"read before the grant":           {node("8"), unchanged, false},
+		"no version is known":             {node(""), unchanged, false},
+		"being deleted":                   {deleting, unchanged, false},
+		"gone":                            {observation.NodeState{Known: true}, unchanged, false},
+		"another Node has the name":       {again, unchanged, false},
+		"not read":                        {unread, unchanged, false},
+		"drain":                           {node("10"), drain, false},
+		"deletion of a drained node":      {node("10"), drainToo, false},
+		"F80 deletion of a NodeClaim":     {node("10"), machine, false},
+		"F80 deletion of a NodeClaim too": {node("10"), machineToo, false},
+		"gone without a review":           {node("10"), gone, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := quorumtest.Voters(3).Granted(0).State(0, func(n *observation.NodeState) { *n = c.node })
 			g := &cluster.Cluster.Spec.Grants[0]
 			g.Delete.Version = "9"
-			if c.grant != nil {
-				c.grant(g)
-			}
+			c.grant(g)
 			require.Equal(t, c.isVoid, quorum.IsVoid(*g, c.node))
 			require.Equal(t, c.isVoid, quorum.Decide(cluster.View, quorumtest.Deletion(1)).Allowed)
 			require.Len(t, cluster.Cluster.Spec.Grants, 1, "the View is not changed")

@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,20 +58,13 @@ func TestUnboundVoterIsLostWithItsNode(t *testing.T) {
 		return cluster.MayRunAt(2, 2)
 	}
 	quorumtest.RequireAllowed(t, atNode(), quorumtest.Deletion(0))
-	for name, c := range map[string]struct {
-		change func(*observation.NodeState)
-		text   string
-	}{
-		"tainted":       {quorumtest.Departing, "its node w3 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
-		"being deleted": {deleting, "its node w3 is being deleted"},
-		"gone":          {quorumtest.Gone, "its node w3 is gone"},
-		"name reused":   {func(n *observation.NodeState) { n.UID = "u3-again" }, "a different Node has the name now"},
-		"unread":        {unread, "delete the node again in a few seconds: the API server did not return node w3 in time"},
-	} {
+	for name, c := range lostStates("w3") {
 		t.Run(name, func(t *testing.T) {
 			quorumtest.RequireRefused(t, atNode().State(2, c.change), quorumtest.Deletion(0), c.text)
 		})
 	}
+	awaited := "delete the node again in a few seconds: the API server did not return node w3 in time"
+	quorumtest.RequireRefused(t, atNode().State(2, unread), quorumtest.Deletion(0), awaited)
 	granted := atNode().Granted(2)
 	granted.Cluster.Spec.Grants[0].Members = nil
 	quorumtest.RequireRefused(t, granted, quorumtest.Deletion(0), "etcd3 (c): counts as lost: the deletion of its "+
@@ -148,80 +142,65 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		}
 	}
 	machine := observation.NewMachine
+	sameCloud, anotherCloud := provided("cloud:///1", "cloud:///1"), provided("cloud:///1", "cloud:///2")
+	oldNameReused := func(c *quorumtest.Cluster) {
+		sameCloud(c)
+		c.State(0, func(n *observation.NodeState) { n.UID, n.Machine = "u1-again", machine("n", "t") })
+	}
+	otherHardware := func(c *quorumtest.Cluster) {
+		sameCloud(c)
+		c.State(3, func(n *observation.NodeState) { n.Machine = machine("n", "t") })
+	}
+	sameProviderID := func(c *quorumtest.Cluster) {
+		c.Cluster.Spec.Grants[0].ProviderID = "k3s://w1"
+		c.State(0, func(n *observation.NodeState) { n.ProviderID = "k3s://w1" })
+	}
+	bothExist := func(c *quorumtest.Cluster) {
+		sameCloud(c)
+		c.State(0, func(n *observation.NodeState) { n.UID = "u1" })
+	}
+	unchanged := func(*quorumtest.Cluster) {}
+	type identity = observation.Machine
+	none, ms, nt := identity{}, machine("m", "s"), machine("n", "t")
+	const own, isLost, counts = "10.0.0.1", true, false
 	for name, c := range map[string]struct {
 		change      func(*quorumtest.Cluster)
-		before, now observation.Machine
-		addresses   []string
+		before, now identity
+		address     string // in the grant
 		isLost      bool
 	}{
-		"bound to the younger Node":       {isLost: true},
-		"possibly at the younger Node":    {change: atNode, isLost: true},
-		"no Node has registered yet":      {change: unregistered, addresses: []string{"10.0.0.1"}, isLost: true},
-		"unbound, at another address":     {change: unbound, addresses: []string{"10.0.0.9"}},
-		"bound to a Node of another name": {change: renamed, addresses: []string{"10.0.0.1"}},
-		"F88 another name, the same machine in its cloud": {
-			change: provided("cloud:///1", "cloud:///1"), isLost: true,
-		},
-		"F88 another name, and another machine has its old name": {
-			change: func(c *quorumtest.Cluster) {
-				provided("cloud:///1", "cloud:///1")(c)
-				c.State(0, func(n *observation.NodeState) { n.UID, n.Machine = "u1-again", machine("n", "t") })
-			},
-			before: machine("m", "s"), isLost: true,
-		},
-		"another name, another machine in its cloud": {
-			change: provided("cloud:///1", "cloud:///2"), addresses: []string{"10.0.0.1"},
-		},
-		"another name, other hardware": {
-			change: func(c *quorumtest.Cluster) {
-				provided("cloud:///1", "cloud:///1")(c)
-				c.State(3, func(n *observation.NodeState) { n.Machine = machine("n", "t") })
-			},
-			before: machine("m", "s"), addresses: []string{"10.0.0.1"},
-		},
-		"the same name and provider ID, other hardware": {
-			change: func(c *quorumtest.Cluster) {
-				c.Cluster.Spec.Grants[0].ProviderID = "k3s://w1"
-				c.State(0, func(n *observation.NodeState) { n.ProviderID = "k3s://w1" })
-			},
-			before: machine("m", "s"), now: machine("n", "t"),
-		},
-		"another name, no machine known": {change: provided("", ""), addresses: []string{"10.0.0.1"}},
-		"another name, both Nodes exist": {
-			change: func(c *quorumtest.Cluster) {
-				provided("cloud:///1", "cloud:///1")(c)
-				c.State(0, func(n *observation.NodeState) { n.UID = "u1" })
-			},
-			addresses: []string{"10.0.0.1"},
-		},
+		"bound to the younger Node":                              {unchanged, none, none, "", isLost},
+		"possibly at the younger Node":                           {atNode, none, none, "", isLost},
+		"no Node has registered yet":                             {unregistered, none, none, own, isLost},
+		"unbound, at another address":                            {unbound, none, none, "10.0.0.9", counts},
+		"bound to a Node of another name":                        {renamed, none, none, own, counts},
+		"F88 another name, the same machine in its cloud":        {sameCloud, none, none, "", isLost},
+		"F88 another name, and another machine has its old name": {oldNameReused, ms, none, "", isLost},
+		"another name, another machine in its cloud":             {anotherCloud, none, none, own, counts},
+		"another name, other hardware":                           {otherHardware, ms, none, own, counts},
+		"the same name and provider ID, other hardware":          {sameProviderID, ms, nt, "", counts},
+		"another name, no machine known":                         {provided("", ""), none, none, own, counts},
+		"another name, both Nodes exist":                         {bothExist, none, none, own, counts},
 		// F44: a machine joined again before its kubelet registered, and counted by the claim of a
 		// worker.
-		"F44 no Node yet, claimed by a worker": {
-			change: claimed(v1alpha1.BasisClaim), addresses: []string{"10.0.0.1"}, isLost: true,
-		},
-		"F44 no Node yet, disputed": {
-			change: claimed(v1alpha1.BasisDisputed), addresses: []string{"10.0.0.1"}, isLost: true,
-		},
-		"the same hardware":                  {before: machine("m", "s"), now: machine("m", "s"), isLost: true},
-		"the same hardware, installed again": {before: machine("m", "s"), now: machine("n", "s"), isLost: true},
-		"other hardware":                     {before: machine("m", "s"), now: machine("n", "t")},
-		"other hardware, cloned image":       {before: machine("m", "s"), now: machine("m", "t")},
-		"no hardware UUID, other image":      {before: machine("m", "s"), now: machine("n", "")},
-		"no hardware UUID, the same image":   {before: machine("m", ""), now: machine("m", "t"), isLost: true},
-		"unknown before":                     {now: machine("m", "s"), isLost: true},
-		"unknown now":                        {before: machine("m", "s"), isLost: true},
-		"other hardware at the old address, unbound": {
-			change: unbound, before: machine("m", "s"), now: machine("n", "t"), addresses: []string{"10.0.0.1"},
-		},
+		"F44 no Node yet, claimed by a worker":       {claimed(v1alpha1.BasisClaim), none, none, own, isLost},
+		"F44 no Node yet, disputed":                  {claimed(v1alpha1.BasisDisputed), none, none, own, isLost},
+		"the same hardware":                          {unchanged, ms, ms, "", isLost},
+		"the same hardware, installed again":         {unchanged, ms, machine("n", "s"), "", isLost},
+		"other hardware":                             {unchanged, ms, nt, "", counts},
+		"other hardware, cloned image":               {unchanged, ms, machine("m", "t"), "", counts},
+		"no hardware UUID, other image":              {unchanged, ms, machine("n", ""), "", counts},
+		"no hardware UUID, the same image":           {unchanged, machine("m", ""), machine("m", "t"), "", isLost},
+		"unknown before":                             {unchanged, none, ms, "", isLost},
+		"unknown now":                                {unchanged, ms, none, "", isLost},
+		"other hardware at the old address, unbound": {unbound, ms, nt, own, counts},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := quorumtest.Voters(4).Granted(0).JoinedAgain(0, 3)
 			cluster.State(0, func(n *observation.NodeState) { n.Machine = c.now })
 			g := &cluster.Cluster.Spec.Grants[0]
-			g.MachineID, g.SystemUUID, g.Addresses = c.before.MachineID, c.before.SystemUUID, c.addresses
-			if c.change != nil {
-				c.change(cluster)
-			}
+			g.MachineID, g.SystemUUID, g.Addresses = c.before.MachineID, c.before.SystemUUID, strings.Fields(c.address)
+			c.change(cluster)
 			if !c.isLost {
 				quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(1))
 				return

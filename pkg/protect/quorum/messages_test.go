@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -136,16 +137,19 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
 	tolerant := quorumtest.Voters(5).Dead(1)
 	tolerant.MinRemainingTolerance = 1
-	alarm := func(name string) func(*v1alpha1.MemberStatus) {
-		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
-	}
-	unstarted := func(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs, m.Healthy = "", nil, false }
+	departing := three().Unbound(2).Silent(2).MayRunAt(2, 2).State(2, quorumtest.Departing)
+	grantedBefore := three().Granted(1)
+	grantedBefore.Now = quorumtest.Noon().Add(quorum.ResolvePresentAfter)
 	return map[string]*quorumtest.Cluster{
 		"one of three dead":                        three().Dead(1),
 		"one of four dead":                         quorumtest.Voters(4).Dead(1),
 		"one of five dead, tolerance 1":            tolerant,
 		"two of three dead, with this one":         three().Dead(0, 1).WithoutList(2),
 		"allowed, two of five dead, with this one": quorumtest.Voters(5).Dead(0, 1),
+		"kubespray, one of three dead":             withAccess(three().Dead(1), "kubespray", "/etc/ssl/etcd/ssl/"),
+		"k3s, one of three dead":                   withAccess(three().Dead(1), "k3s", k3sPKI),
+		"rke2, one of three dead":                  withAccess(three().Dead(1), "rke2", rke2PKI),
+		"k0s, one of three dead":                   withAccess(three().Dead(1), "k0s", "/var/lib/k0s/pki/"),
 		"three of five dead, with this one":        quorumtest.Voters(5).Dead(0, 1, 2),
 		"two of five dead, one granted":            quorumtest.Voters(5).Dead(1, 2).Granted(3),
 		"another node granted":                     three().Granted(1),
@@ -154,26 +158,12 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"another machine joined again":             quorumtest.Voters(4).Granted(1).JoinedAgain(1, 3),
 		"another node gone":                        three().State(1, quorumtest.Gone),
 		"another node gone, machine off":           three().State(1, quorumtest.Gone).Noticed(1).Dead(1),
-		"unbound member on a tainted node":         unboundOnDepartingNode(),
+		"unbound member on a tainted node":         departing,
 		"possible rejoin":                          rejoinedCluster(),
 		"another node gone, detected":              three().State(1, quorumtest.Gone).Noticed(1),
 		"another node forced without a review":     forcedUnseen(),
-		"another node granted, times in the past":  laterThan(three().Granted(1), quorum.ResolvePresentAfter),
-		"kubespray, one of three dead":             withAccess(three().Dead(1), "kubespray", "/etc/ssl/etcd/ssl/"),
-		"k3s, one of three dead":                   withAccess(three().Dead(1), "k3s", k3sPKI),
-		"rke2, one of three dead":                  withAccess(three().Dead(1), "rke2", rke2PKI),
-		"k0s, one of three dead":                   withAccess(three().Dead(1), "k0s", "/var/lib/k0s/pki/"),
-		"kubeadm, one of three dead":               withAccess(three().Dead(1), "kubeadm", "/etc/kubernetes/pki/etcd/"),
-		"package, one of three dead":               withAccess(three().Dead(1), "", "/etc/etcd/pki/"),
-		"forged access, one of three dead":         withAccess(three().Dead(1), "evil", "/etc/$(reboot)/"),
-		"kubespray, another member corrupt":        withAccess(anotherCorrupt(), "kubespray", "/etc/ssl/"),
-		"kubespray, replaced member not removed":   withAccess(replacedNotRemoved(), "kubespray", "/etc/ssl/"),
-		"k3s, two voters":                          withAccess(quorumtest.Voters(2), "k3s", k3sPKI),
-		"rke2, two voters":                         withAccess(quorumtest.Voters(2), "rke2", rke2PKI),
-		"kubespray, two voters":                    withAccess(quorumtest.Voters(2), "kubespray", "/etc/ssl/etcd/ssl/"),
-		"allowed, kubespray":                       withAccess(three(), "kubespray", "/etc/ssl/etcd/ssl/"),
+		"another node granted, times in the past":  grantedBefore,
 		"allowed, k3s":                             withAccess(three(), "k3s", k3sPKI),
-		"allowed, k0s":                             withAccess(three(), "k0s", "/var/lib/k0s/pki/"),
 		"allowed, four voters":                     quorumtest.Voters(4),
 		"allowed, six voters, one dead":            quorumtest.Voters(6).Dead(1),
 		"allowed, a learner":                       quorumtest.Voters(4).Learner(0),
@@ -191,12 +181,12 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"learner on a rebooted node":            quorumtest.Voters(4).Learner(3).State(3, quorumtest.Rebooting),
 		"allowed, rebooted node":                three().State(0, quorumtest.Rebooting),
 		"another node unread":                   three().State(1, unread),
-		"replaced member not removed":           replacedNotRemoved(),
+		"replaced member not removed":           quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3),
 		"replacement not started":               quorumtest.Voters(4).Everywhere(3, unstarted),
 		"replacement is a learner":              quorumtest.Voters(4).Learner(3).Dead(1),
 		"learner on the node, another granted":  quorumtest.Voters(4).Learner(0).Granted(3),
 		"learner granted":                       quorumtest.Voters(4).Learner(3).Granted(3),
-		"another member corrupt":                anotherCorrupt(),
+		"another member corrupt":                three().Everywhere(1, alarmed),
 		"alarms unread":                         three().AlarmsUnknown(0, 1, 2),
 		"two members on hosts without an agent": three().Unprovable(1, 2),
 		"one voter":                             quorumtest.Voters(1),
@@ -217,36 +207,100 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 	}
 }
 
-// unboundOnDepartingNode returns a cluster of three whose member c is at the address of a node that
-// an autoscaler is about to delete.
-func unboundOnDepartingNode() *quorumtest.Cluster {
-	return quorumtest.Voters(3).Unbound(2).Silent(2).MayRunAt(2, 2).State(2, quorumtest.Departing)
+// textOf returns the message and the warning of a verdict.
+func textOf(v quorum.Verdict) string {
+	text := words.Message(v) + "\n"
+	if words.Warning(v) != "" {
+		text += "Warning: " + words.Warning(v) + "\n"
+	}
+	return text
+}
+
+// lastStep is the last step of a refusal, which golden files have in one line.
+var lastStep = regexp.MustCompile(`(?s)(  - as a last resort, ).*, then (.+):\n.*break-glass (\S+) .*"uid":"(\S+?)".*`)
+
+// golden returns the text in a golden file.
+func golden(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(goldenFile(name))
+	require.NoError(t, err, "go test ./pkg/protect/quorum -run TestMessages -update")
+	return quorumtest.Unfolded(string(text))
+}
+
+func goldenFile(name string) string {
+	return filepath.Join("testdata", "messages", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
 }
 
 // TestMessages compares the complete message and warning of each verdict with its golden file.
 func TestMessages(t *testing.T) {
 	var known []string
 	for name, v := range goldenVerdicts() {
-		file := filepath.Join("testdata", "messages", strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt")
-		known = append(known, file)
+		known = append(known, goldenFile(name))
 		t.Run(name, func(t *testing.T) {
-			text := words.Message(v) + "\n"
-			if words.Warning(v) != "" {
-				text += "Warning: " + words.Warning(v) + "\n"
-			}
 			if flag.Lookup("update").Value.String() == "true" {
-				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-				require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+				require.NoError(t, os.MkdirAll(filepath.Dir(goldenFile(name)), 0o755))
+				folded := lastStep.ReplaceAllString(textOf(v), "$1$2 ($3, $4)\n")
+				require.NoError(t, os.WriteFile(goldenFile(name), []byte(folded), 0o600))
 			}
-			want, err := os.ReadFile(file)
-			require.NoError(t, err, "go test ./pkg/protect/quorum -run TestMessages -update")
-			require.Equal(t, string(want), text)
+			require.Equal(t, golden(t, name), textOf(v))
 			require.Equal(t, strings.HasPrefix(name, "allowed"), v.Allowed)
 		})
 	}
 	files, err := filepath.Glob("testdata/messages/*.txt")
 	require.NoError(t, err)
 	require.ElementsMatch(t, known, files, "golden files without a verdict")
+}
+
+// TestCommands: where agents report how they reach their members, a message is that of its golden
+// file but for the commands.
+func TestCommands(t *testing.T) {
+	const oneDead, removeA, removeB = "one of three dead", "etcdctl member remove a", "etcdctl member remove b"
+	const replaced, disarm = "replaced member not removed", "etcdctl alarm disarm"
+	const ssl, k0sPKI, podPKI, packagePKI = "/etc/ssl/", "/var/lib/k0s/pki/", "/etc/kubernetes/pki/etcd/", "/etc/etcd/pki/"
+	type commands = map[string]string
+	on := func(node, dir, arguments string) string {
+		return fmt.Sprintf("on node w%[1]s: etcdctl --endpoints=https://10.0.0.%[1]s:2379 --cacert=%[2]sca.crt "+
+			"--cert=%[2]sclient.crt --key=%[2]sclient.key %[3]s", node, dir, arguments)
+	}
+	annotate := func(node, program string) string {
+		return "kubectl annotate node " + node + " etcd." + program + ".cattle.io/remove=true"
+	}
+	_, inPod, _ := strings.Cut(on("3", podPKI, "member remove b"), ": ")
+	for name, c := range map[string]struct {
+		golden       string
+		distribution v1alpha1.Distribution
+		dir          string
+		commands     commands
+	}{
+		"kubeadm":       {oneDead, "kubeadm", podPKI, commands{removeB: "kubectl -n kube-system exec etcd-w3 -- " + inPod}},
+		"package":       {oneDead, "", packagePKI, commands{removeB: on("3", packagePKI, "member remove b")}},
+		"forged access": {oneDead, "evil", "/etc/$(reboot)/", nil},
+		"kubespray, corrupt": {"another member corrupt", "kubespray", ssl, commands{
+			removeB: on("3", ssl, "member remove b"), disarm: on("3", ssl, "alarm disarm"),
+		}},
+		"kubespray, replaced": {replaced, "kubespray", ssl, commands{
+			"etcdctl member remove d": on("2", ssl, "member remove d"), removeA: on("2", ssl, "member remove a"),
+		}},
+		"k3s, own":       {"two voters", "k3s", k3sPKI, commands{removeA: annotate("w1", "k3s")}},
+		"rke2, own":      {"two voters", "rke2", rke2PKI, commands{removeA: on("2", rke2PKI, "member remove a")}},
+		"kubespray, own": {"two voters", "kubespray", ssl, commands{removeA: on("2", ssl, "member remove a")}},
+		"kubespray, allowed": {"allowed, three voters", "kubespray", ssl, commands{
+			removeA: on("2", ssl, "member remove a"),
+		}},
+		"k0s, allowed": {"allowed, three voters", "k0s", k0sPKI, commands{
+			removeA: "on node w2: k0s etcd leave --peer-address 10.0.0.1",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := golden(t, c.golden)
+			for general, command := range c.commands {
+				require.Contains(t, want, general)
+				want = strings.ReplaceAll(want, general, command)
+			}
+			cluster := withAccess(goldenClusters()[c.golden], c.distribution, c.dir)
+			require.Equal(t, want, textOf(quorum.Decide(cluster.View, quorumtest.Deletion(0))))
+		})
+	}
 }
 
 // movedAway returns a cluster of three whose member b moved to the Node w2b after the deletion of
@@ -257,16 +311,6 @@ func movedAway() *quorumtest.Cluster {
 	moved := *cluster.Observer(1).DeepCopy()
 	moved.Node, moved.NodeUID = "w2b", "u2b"
 	return cluster.Silent(1).With(moved)
-}
-
-// anotherCorrupt returns a cluster of three in which another member has the alarm CORRUPT.
-func anotherCorrupt() *quorumtest.Cluster {
-	return quorumtest.Voters(3).Everywhere(1, alarmed)
-}
-
-// replacedNotRemoved returns a cluster whose member on a deleted node was replaced but not removed.
-func replacedNotRemoved() *quorumtest.Cluster {
-	return quorumtest.Voters(4).Dead(3).State(3, quorumtest.Gone).Granted(3)
 }
 
 // The directories of the certificates of etcd in k3s and RKE2.
@@ -281,12 +325,6 @@ func forcedUnseen() *quorumtest.Cluster {
 	cluster := quorumtest.Voters(3).State(1, quorumtest.Gone).Noticed(1).Dead(1)
 	cluster.Cluster.Spec.Grants[0].Gone.BreakGlass = true
 	return cluster
-}
-
-// laterThan sets the time of the decision.
-func laterThan(c *quorumtest.Cluster, age time.Duration) *quorumtest.Cluster {
-	c.Now = quorumtest.Noon().Add(age)
-	return c
 }
 
 // withAccess makes every agent report how it reaches its member.

@@ -22,22 +22,32 @@ func TestF1OldAndNewLists(t *testing.T) {
 	quorumtest.RequireRefused(t, removed, quorumtest.Deletion(0), "2 of 2 voters must be healthy")
 }
 
+// A lostState is a state of a node with which its member is lost, and a part of the refusal.
+type lostState struct {
+	change func(*observation.NodeState)
+	text   string
+}
+
+func lostStates(node string) map[string]lostState {
+	its := "its node " + node + " "
+	reused := func(n *observation.NodeState) { n.UID = "of another Node" }
+	return map[string]lostState{
+		"gone":          {quorumtest.Gone, its + "is gone"},
+		"name reused":   {reused, "a different Node has the name now"},
+		"being deleted": {deleting, its + "is being deleted"},
+		"tainted":       {quorumtest.Departing, its + "is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
+		"unread":        {unread, its + "could not be read"},
+	}
+}
+
 func TestF2NodeGoneWithoutGrant(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*observation.NodeState)
-		text   string
-	}{
-		"gone": {quorumtest.Gone, "counts as lost: its node w2 is gone; it still answers, so its etcd is still " +
-			"running\n"},
-		"name reused":   {func(n *observation.NodeState) { n.UID = "u2-again" }, "a different Node has the name now"},
-		"being deleted": {deleting, "its node w2 is being deleted"},
-		"tainted":       {quorumtest.Departing, "its node w2 is about to be deleted (taint ToBeDeletedByClusterAutoscaler)"},
-		"unread":        {func(n *observation.NodeState) { n.Known = false }, "its node w2 could not be read"},
-	} {
+	for name, c := range lostStates("w2") {
 		t.Run(name, func(t *testing.T) {
 			quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, c.change), quorumtest.Deletion(0), c.text)
 		})
 	}
+	quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, quorumtest.Gone), quorumtest.Deletion(0),
+		"counts as lost: its node w2 is gone; it still answers, so its etcd is still running\n")
 	cluster := quorumtest.Voters(3)
 	delete(cluster.Nodes, "w2")
 	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "its node w2 could not be read")
@@ -72,7 +82,6 @@ func TestF3UnlabelledWithoutProbe(t *testing.T) {
 }
 
 func TestF4EarlierAnswers(t *testing.T) {
-	unhealthy := func(m *v1alpha1.MemberStatus) { m.Healthy = false }
 	cluster := quorumtest.Voters(3).Silent(1, 2).InList(0, 1, unhealthy)
 	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "etcd2 (b) on node w2: not confirmed healthy")
 	never := quorumtest.Voters(3)
@@ -194,8 +203,8 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 	}
 	// A voter that is corrupt or has never started has to be repaired in any case.
 	for text, change := range map[string]func(*v1alpha1.MemberStatus){
-		"replace etcd2 (b)":                   func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} },
-		"it was added, but has never started": func(m *v1alpha1.MemberStatus) { m.Name, m.Healthy = "", false },
+		"replace etcd2 (b)":                   alarmed,
+		"it was added, but has never started": unstarted,
 	} {
 		broken := quorumtest.Voters(3).State(1, quorumtest.Rebooting).Everywhere(1, change)
 		quorumtest.RequireRefused(t, broken, quorumtest.Deletion(0), text)
@@ -208,8 +217,8 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 func TestF81NewLearnerOnRebootedNode(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.MemberStatus){
 		"started":       func(*v1alpha1.MemberStatus) {},
-		"never started": func(m *v1alpha1.MemberStatus) { m.Name, m.Healthy = "", false },
-		"corrupt":       func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} },
+		"never started": unstarted,
+		"corrupt":       alarmed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := quorumtest.Voters(4).Unbound(3).MayRunAt(3, 3).Learner(3).Everywhere(3, change)

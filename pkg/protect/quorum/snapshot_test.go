@@ -36,24 +36,30 @@ func localOnly(c *quorumtest.Cluster) *quorumtest.Cluster {
 
 func loopback(m *v1alpha1.MemberStatus) { m.ClientURLs = []string{"https://127.0.0.1:2379"} }
 
-func alarmed(m *v1alpha1.MemberStatus) { m.Alarms = []string{quorum.CorruptAlarm} }
+// Changes of a member.
+func alarmed(m *v1alpha1.MemberStatus)   { m.Alarms = []string{quorum.CorruptAlarm} }
+func unhealthy(m *v1alpha1.MemberStatus) { m.Healthy = false }
+func unstarted(m *v1alpha1.MemberStatus) { m.Name, m.ClientURLs, m.Healthy = "", nil, false }
+
+func alarm(name string) func(*v1alpha1.MemberStatus) {
+	return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
+}
 
 // In a cluster of three, node w1 may be deleted only if b and c are proven healthy. The word of one
 // Node with a role counts, or those of two Nodes.
 func TestF21ProofNeedsSecondObserver(t *testing.T) {
 	voters := quorumtest.Voters
+	allRoleless := voters(3).State(0, roleless).State(1, roleless).State(2, roleless)
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		allowed bool
 		text    string
 	}{
-		"role: one proof":               {provenBy(voters(3), 1, 0), true, ""},
-		"role: its own proof":           {provenBy(voters(3), 1, 1), true, ""},
-		"role: one answers":             {voters(3).Silent(0, 1), true, ""},
-		"role: proof of a Node without": {provenBy(voters(3), 1, 1).State(1, roleless), false, "only 1 would remain"},
-		"role: no Node has one": {
-			voters(3).State(0, roleless).State(1, roleless).State(2, roleless), false, "label",
-		},
+		"role: one proof":                  {provenBy(voters(3), 1, 0), true, ""},
+		"role: its own proof":              {provenBy(voters(3), 1, 1), true, ""},
+		"role: one answers":                {voters(3).Silent(0, 1), true, ""},
+		"role: proof of a Node without":    {provenBy(voters(3), 1, 1).State(1, roleless), false, "only 1 would remain"},
+		"role: no Node has one":            {allRoleless, false, "label"},
 		"role: a claim is no observer":     {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisClaim, 1), false, "lacks a role"},
 		"role: disputed observer":          {provenBy(voters(3), 1, 1).Basis(v1alpha1.BasisDisputed, 1), true, ""},
 		"role: local only":                 {localOnly(voters(3)), true, ""},

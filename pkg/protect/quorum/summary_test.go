@@ -12,9 +12,6 @@ import (
 )
 
 func TestInspect(t *testing.T) {
-	alarm := func(name string) func(*v1alpha1.MemberStatus) {
-		return func(m *v1alpha1.MemberStatus) { m.Alarms = []string{name} }
-	}
 	type want struct {
 		known               bool
 		mayLose             int
@@ -22,42 +19,34 @@ func TestInspect(t *testing.T) {
 		noSpace, corrupt    []v1alpha1.MemberID
 		alarmsUnknown       bool
 	}
-	ids := quorumtest.IDs
+	ids, voters := quorumtest.IDs, quorumtest.Voters
+	full := want{known: true, mayLose: 1, noSpace: ids("b")}
 	for name, test := range map[string]struct {
 		cluster *quorumtest.Cluster
 		want    want
 	}{
-		"healthy":          {quorumtest.Voters(3), want{known: true, mayLose: 1}},
-		"silent agent":     {quorumtest.Voters(3).Silent(1), want{known: true, mayLose: 1, unseen: ids("b")}},
-		"dead node":        {quorumtest.Voters(3).Dead(1), want{known: true, unseen: ids("b")}},
-		"unknown host":     {quorumtest.Voters(3).Unprovable(2), want{known: true, withoutNode: ids("c")}},
-		"host with a Node": {quorumtest.Voters(3).Unprovable(2).MayRunAt(2, 2), want{known: true, unseen: ids("c")}},
-		"Node is gone": {
-			quorumtest.Voters(3).State(0, quorumtest.Gone).Granted(0),
-			want{known: true, withoutNode: ids("a")},
-		},
-		"no agent answers": {
-			quorumtest.Voters(3).Silent(0, 1, 2), want{unseen: ids("a", "b", "c"), alarmsUnknown: true},
-		},
+		"healthy":          {voters(3), want{known: true, mayLose: 1}},
+		"silent agent":     {voters(3).Silent(1), want{known: true, mayLose: 1, unseen: ids("b")}},
+		"dead node":        {voters(3).Dead(1), want{known: true, unseen: ids("b")}},
+		"unknown host":     {voters(3).Unprovable(2), want{known: true, withoutNode: ids("c")}},
+		"host with a Node": {voters(3).Unprovable(2).MayRunAt(2, 2), want{known: true, unseen: ids("c")}},
+		"Node is gone":     {voters(3).State(0, quorumtest.Gone).Granted(0), want{known: true, withoutNode: ids("a")}},
+		"no agent answers": {voters(3).Silent(0, 1, 2), want{unseen: ids("a", "b", "c"), alarmsUnknown: true}},
 		"no list, and a Node is gone": {
-			quorumtest.Voters(3).Silent(0, 1, 2).State(0, quorumtest.Gone),
+			voters(3).Silent(0, 1, 2).State(0, quorumtest.Gone),
 			want{withoutNode: ids("a"), unseen: ids("b", "c"), alarmsUnknown: true},
 		},
-		"NOSPACE": {
-			quorumtest.Voters(3).Everywhere(1, alarm("NOSPACE")), want{known: true, mayLose: 1, noSpace: ids("b")},
-		},
-		"NOSPACE in the first list": {
-			quorumtest.Voters(3).InList(0, 1, alarm("NOSPACE")), want{known: true, mayLose: 1, noSpace: ids("b")},
-		},
-		"bound, in no list": {quorumtest.Voters(4).Removed(3).Silent(3), want{known: true, mayLose: 1}},
+		"NOSPACE":                   {voters(3).Everywhere(1, alarm("NOSPACE")), full},
+		"NOSPACE in the first list": {voters(3).InList(0, 1, alarm("NOSPACE")), full},
+		"bound, in no list":         {voters(4).Removed(3).Silent(3), want{known: true, mayLose: 1}},
 		"host with a Node that is gone": {
-			quorumtest.Voters(3).Unprovable(2).MayRunAt(2, 2).Gone(2), want{known: true, withoutNode: ids("c")},
+			voters(3).Unprovable(2).MayRunAt(2, 2).Gone(2), want{known: true, withoutNode: ids("c")},
 		},
 		"unknown host beside a known one": {
-			quorumtest.Voters(3).Unprovable(2).MayRunAt(0, 0), want{known: true, withoutNode: ids("c")},
+			voters(3).Unprovable(2).MayRunAt(0, 0), want{known: true, withoutNode: ids("c")},
 		},
-		"CORRUPT":       {quorumtest.Voters(3).Everywhere(1, alarm("CORRUPT")), want{known: true, corrupt: ids("b")}},
-		"alarms unread": {quorumtest.Voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
+		"CORRUPT":       {voters(3).Everywhere(1, alarm("CORRUPT")), want{known: true, corrupt: ids("b")}},
+		"alarms unread": {voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := quorum.Inspect(test.cluster.View)

@@ -70,8 +70,6 @@ func TestFinal(t *testing.T) {
 	three := func() *quorumtest.Cluster { return quorumtest.Voters(3) }
 	five := func() *quorumtest.Cluster { return quorumtest.Voters(5) }
 	gone := quorumtest.Gone
-	corrupt := func(m *v1alpha1.MemberStatus) { m.Alarms = []string{"CORRUPT"} }
-	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		final   bool
@@ -92,7 +90,7 @@ func TestFinal(t *testing.T) {
 		"one without a list, others silent":    {three().WithoutList(0).Silent(1, 2), false},
 		"silent agent on unread node":          {three().WithoutList(0, 2).Silent(1).State(1, unread), false},
 		"silent agent on missing node":         {three().WithoutList(0, 2).Silent(1).State(1, quorumtest.Gone), true},
-		"corrupt member stays corrupt":         {three().InList(0, 2, corrupt).Silent(1), true},
+		"corrupt member stays corrupt":         {three().InList(0, 2, alarmed).Silent(1), true},
 		"unstarted member stays unstarted":     {three().Everywhere(2, unstarted).Silent(1), true},
 	} {
 		t.Run(name, func(t *testing.T) {

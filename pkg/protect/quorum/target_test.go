@@ -42,8 +42,6 @@ func oldListWithBoth() *quorumtest.Cluster {
 	return cluster
 }
 
-func unhealthyMember(m *v1alpha1.MemberStatus) { m.Healthy = false }
-
 func TestPossibleRejoin(t *testing.T) {
 	bound, boundToGone := rejoinedCluster(), rejoinedCluster()
 	bound.Bind(3)
@@ -67,42 +65,50 @@ func TestPossibleRejoin(t *testing.T) {
 		claimed.Bind(3)
 		return claimed.Basis(v1alpha1.BasisClaim, 3)
 	}
-	unstarted := func(m *v1alpha1.MemberStatus) { m.Name = "" }
+	unprobed := rejoinedCluster()
+	unprobed.Nonces = nil
+	noRole := func() *quorumtest.Cluster { return rejoinedCluster().MayRunAt(3, 3).WithoutRoles() }
+	const unknown, nothing, kept = quorum.UnknownMember, quorum.NothingToProtect, quorum.QuorumKept
+	ids := quorumtest.IDs
+	members := map[string][]v1alpha1.MemberID{ // others are empty
+		"agent reports the new member": ids("d"), "old member still listed": ids("a"), "no etcd": ids("a"),
+	}
 	for name, c := range map[string]struct {
 		cluster *quorumtest.Cluster
 		reason  quorum.Reason
-		members []v1alpha1.MemberID
+		forced  []v1alpha1.MemberID // the members that a forced deletion gives up
 	}{
-		"agent silent":                      {rejoinedCluster(), quorum.UnknownMember, nil},
-		"agent silent, binding gone":        {unbound, quorum.UnknownMember, nil},
-		"agent reports no local member yet": {answering, quorum.UnknownMember, nil},
-		"agent reports the new member":      {confirming, quorum.QuorumKept, quorumtest.IDs("d")},
-		"bound to another Node":             {bound, quorum.NothingToProtect, nil},
-		"bound to a Node that is gone":      {boundToGone, quorum.NothingToProtect, nil},
-		"possibly at another Node":          {elsewhere(), quorum.NothingToProtect, nil},
-		"possibly at a Node without a role": {rejoinedCluster().MayRunAt(3, 3), quorum.UnknownMember, nil},
-		"possibly at another Node, no role": {
-			rejoinedCluster().MayRunAt(3, 3).WithoutRoles(), quorum.NothingToProtect, nil,
-		},
-		"claimed by another Node":          {claimed(), quorum.UnknownMember, nil},
-		"claimed by another Node, no role": {claimed().WithoutRoles(), quorum.UnknownMember, nil},
-		"possibly at a missing Node":       {elsewhere().State(3, quorumtest.Gone), quorum.UnknownMember, nil},
-		"possibly at an unread Node":       {elsewhere().State(3, unread), quorum.UnknownMember, nil},
-		"ran at the same time":             {externalMember(), quorum.NothingToProtect, nil},
-		"ran while the old one was dead":   {externalMember().InList(0, 0, unhealthyMember), quorum.UnknownMember, nil},
-		"only added at the same time":      {externalMember().InList(0, 3, unstarted), quorum.UnknownMember, nil},
-		"all others bound":                 {quorumtest.Voters(3).Removed(0).Silent(0), quorum.NothingToProtect, nil},
-		"possibly at the node itself":      {rejoinedCluster().MayRunAt(3, 0), quorum.UnknownMember, nil},
-		"ran at the same time, old list":   {oldListWithBoth(), quorum.NothingToProtect, nil},
-		"ran at the same time, one list, no role": {
-			oneOldListWithBoth, quorum.UnknownMember, nil,
-		},
+		"agent silent":                            {rejoinedCluster(), unknown, ids("a", "d")},
+		"agent silent, binding gone":              {unbound, unknown, ids("a", "d")},
+		"agent reports no local member yet":       {answering, unknown, ids("a", "d")},
+		"agent reports the new member":            {confirming, kept, ids("a", "d")},
+		"no etcd":                                 {unprobed, quorum.CannotSee, ids("a", "d")},
+		"bound to another Node":                   {bound, nothing, ids("a")},
+		"bound to a Node that is gone":            {boundToGone, nothing, ids("a")},
+		"possibly at another Node":                {elsewhere(), nothing, ids("a")},
+		"possibly at a Node without a role":       {rejoinedCluster().MayRunAt(3, 3), unknown, ids("a", "d")},
+		"possibly at another Node, no role":       {noRole(), nothing, ids("a")},
+		"claimed by another Node":                 {claimed(), unknown, ids("a", "d")},
+		"claimed by another Node, no role":        {claimed().WithoutRoles(), unknown, ids("a", "d")},
+		"possibly at a missing Node":              {elsewhere().State(3, quorumtest.Gone), unknown, ids("a", "d")},
+		"possibly at an unread Node":              {elsewhere().State(3, unread), unknown, ids("a", "d")},
+		"possibly at the node itself":             {rejoinedCluster().MayRunAt(3, 0), unknown, ids("a", "d")},
+		"ran at the same time":                    {externalMember(), nothing, ids("a")},
+		"ran at the same time, old list":          {oldListWithBoth(), nothing, ids("a")},
+		"ran at the same time, one list, no role": {oneOldListWithBoth, unknown, ids("a", "d")},
+		"ran while the old one was dead":          {externalMember().InList(0, 0, unhealthy), unknown, ids("a", "d")},
+		"only added at the same time":             {externalMember().InList(0, 3, unstarted), unknown, ids("a", "d")},
+		"all others bound":                        {quorumtest.Voters(3).Removed(0).Silent(0), nothing, ids("a")},
+		"old member still listed":                 {quorumtest.Voters(4).Unbound(3).Unhealthy(0), kept, ids("a")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := quorum.Decide(c.cluster.View, quorumtest.Deletion(0))
 			require.Equal(t, c.reason, v.Reason, words.Message(v))
-			require.Equal(t, c.reason != quorum.UnknownMember, v.Allowed)
-			require.Equal(t, c.members, v.Members)
+			require.Equal(t, c.reason == kept || c.reason == nothing, v.Allowed)
+			require.Equal(t, members[name], v.Members)
+			forced := quorum.Force(c.cluster.View, quorumtest.Deletion(0))
+			require.True(t, forced.Allowed)
+			require.Equal(t, c.forced, forced.Members)
 		})
 	}
 	v := quorum.Decide(rejoinedCluster().View, quorumtest.Deletion(0))
@@ -121,29 +127,6 @@ func TestPossibleRejoin(t *testing.T) {
 // A forced deletion of such a node gives up the member that may be on it. The next deletion must
 // not count that member.
 func TestForcePossibleRejoin(t *testing.T) {
-	unprobed, bound := rejoinedCluster(), rejoinedCluster()
-	unprobed.Nonces = nil
-	bound.Bind(3)
-	for name, c := range map[string]struct {
-		cluster *quorumtest.Cluster
-		members []v1alpha1.MemberID
-	}{
-		"agent silent":                   {rejoinedCluster(), quorumtest.IDs("a", "d")},
-		"no etcd":                        {unprobed, quorumtest.IDs("a", "d")},
-		"ran at the same time":           {externalMember(), quorumtest.IDs("a")},
-		"ran while the old one was dead": {externalMember().InList(0, 0, unhealthyMember), quorumtest.IDs("a", "d")},
-		"old member still listed":        {quorumtest.Voters(4).Unbound(3).Unhealthy(0), quorumtest.IDs("a")},
-		"all others bound":               {quorumtest.Voters(3).Removed(0).Silent(0), quorumtest.IDs("a")},
-		"possibly at another Node":       {rejoinedCluster().MayRunAt(3, 3).WithoutRoles(), quorumtest.IDs("a")},
-		"bound to another Node":          {bound, quorumtest.IDs("a")},
-		"healthy":                        {quorumtest.Voters(3), quorumtest.IDs("a")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := quorum.Force(c.cluster.View, quorumtest.Deletion(0))
-			require.True(t, v.Allowed)
-			require.Equal(t, c.members, v.Members)
-		})
-	}
 	cluster := rejoinedCluster()
 	members := quorum.Force(cluster.View, quorumtest.Deletion(0)).Members
 	cluster.Forced(0).State(0, quorumtest.Gone).Cluster.Spec.Grants[0].Members = members

@@ -25,11 +25,12 @@ func deletions(nodes ...int) []quorum.Request {
 }
 
 func TestDecideTogether(t *testing.T) {
-	unlabelled := quorumtest.Deletion(1)
-	unlabelled.Labelled, unlabelled.Announced = false, nil
-	claims := quorum.Request{Node: "w9", UID: "u9", Announced: []evidence.MemberRef{
+	claims := []quorum.Request{{Node: "w9", UID: "u9", Announced: []evidence.MemberRef{
 		{Cluster: quorumtest.ClusterID, Member: quorumtest.ID(0)},
-	}}
+	}}}
+	worker := []quorum.Request{{Node: "w9", UID: "u9", Labelled: true}}
+	const ofFive = "3 of 5 voters must be healthy"
+	voters := quorumtest.Voters
 	kept, lost := quorum.QuorumKept, quorum.QuorumWouldBeLost
 	longer := func(c *quorumtest.Cluster, i int) *quorumtest.Cluster {
 		list := c.Observer(i)
@@ -50,31 +51,21 @@ func TestDecideTogether(t *testing.T) {
 				"  etcd3 (c) on node w3: healthy",
 		},
 		"one of three": {
-			quorumtest.Voters(3), deletions(0), quorum.Yes, kept,
+			voters(3), deletions(0), quorum.Yes, kept,
 			"keeps quorum without node w1: 2 of 3 voters must be healthy, and 2 would remain",
 		},
 		"a silent one beside": {
-			quorumtest.Voters(5).Dead(2), deletions(0, 1), quorum.Unknown, lost, "may lose quorum without nodes w1, w2",
+			voters(5).Dead(2), deletions(0, 1), quorum.Unknown, lost, "may lose quorum without nodes w1, w2",
 		},
 		"the word of one other Node": {
-			quorumtest.Voters(3).WithoutRoles().Unbound(1).Unbound(2), deletions(1), quorum.Unknown, quorum.CannotSee,
+			without(3).Unbound(1).Unbound(2), deletions(1), quorum.Unknown, quorum.CannotSee,
 			"no two nodes returned the same confirmed member list",
 		},
-		"no member beside a broken cluster": {
-			quorumtest.Voters(3).Unhealthy(1, 2),
-			[]quorum.Request{{Node: "w9", UID: "u9", Labelled: true}},
-			quorum.Yes, quorum.NothingToProtect, "",
-		},
-		"the only voter": {quorumtest.Voters(1), deletions(0), quorum.No, lost, ""},
-		"a claim of another's member": {
-			quorumtest.Voters(5), []quorum.Request{claims}, quorum.Unknown, quorum.UnknownMember, "another Node has it",
-		},
-		"a longer list of one observer": {
-			longer(quorumtest.Voters(3), 0).Unhealthy(5, 6), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
-		},
-		"a longer list of its own agent": {
-			longer(quorumtest.Voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, "3 of 5 voters must be healthy",
-		},
+		"no member beside a broken cluster": {voters(3).Unhealthy(1, 2), worker, quorum.Yes, quorum.NothingToProtect, ""},
+		"the only voter":                    {voters(1), deletions(0), quorum.No, lost, ""},
+		"a claim of another's member":       {voters(5), claims, quorum.Unknown, quorum.UnknownMember, "another Node has it"},
+		"a longer list of one observer":     {longer(voters(3), 0).Unhealthy(5, 6), deletions(0), quorum.No, lost, ofFive},
+		"a longer list of its own agent":    {longer(voters(3), 0).Unbound(0), deletions(0), quorum.No, lost, ofFive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.cluster.MinRemainingTolerance = 2 // no part of the question

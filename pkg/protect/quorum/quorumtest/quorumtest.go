@@ -102,9 +102,7 @@ func (c *Cluster) URLsOfAll(urls ...string) *Cluster {
 // Unprovable moves members to hosts without an agent, where they listen on loopback only.
 func (c *Cluster) Unprovable(members ...int) *Cluster {
 	for _, i := range members {
-		c.Cluster.Observations = slices.DeleteFunc(c.Cluster.Observations,
-			func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
-		c.Unbound(i).Everywhere(i, func(m *v1alpha1.MemberStatus) {
+		c.withoutObservation(i).Unbound(i).Everywhere(i, func(m *v1alpha1.MemberStatus) {
 			m.Healthy, m.Reason = false, "https://127.0.0.1:2379: it is member a, not "+string(m.ID)
 			m.ClientURLs = []string{"https://127.0.0.1:2379"}
 		})
@@ -124,6 +122,12 @@ func (c *Cluster) Removed(i int) *Cluster {
 func (c *Cluster) RemovedFrom(o, i int) *Cluster {
 	list := &c.Cluster.Observations[o]
 	list.Members = slices.DeleteFunc(list.Members, func(m v1alpha1.MemberStatus) bool { return m.ID == ID(i) })
+	return c
+}
+
+func (c *Cluster) withoutObservation(i int) *Cluster {
+	isOfNode := func(o v1alpha1.Observation) bool { return o.Node == Node(i) }
+	c.Cluster.Observations = slices.DeleteFunc(c.Cluster.Observations, isOfNode)
 	return c
 }
 
@@ -237,26 +241,27 @@ func (c *Cluster) WithoutRoles() *Cluster {
 	return c
 }
 
+// bindings changes the bindings of member i.
+func (c *Cluster) bindings(i int, change func(*v1alpha1.Binding)) *Cluster {
+	for b := range c.Cluster.Spec.Members {
+		if c.Cluster.Spec.Members[b].MemberID == ID(i) {
+			change(&c.Cluster.Spec.Members[b])
+		}
+	}
+	return c
+}
+
 // Basis changes what the bindings of members rest on.
 func (c *Cluster) Basis(basis v1alpha1.BindingBasis, members ...int) *Cluster {
-	for b := range c.Cluster.Spec.Members {
-		for _, i := range members {
-			if c.Cluster.Spec.Members[b].MemberID == ID(i) {
-				c.Cluster.Spec.Members[b].Basis = basis
-			}
-		}
+	for _, i := range members {
+		c.bindings(i, func(b *v1alpha1.Binding) { b.Basis = basis })
 	}
 	return c
 }
 
 // Rebound binds member i to the node of member to.
 func (c *Cluster) Rebound(i, to int) *Cluster {
-	for b := range c.Cluster.Spec.Members {
-		if c.Cluster.Spec.Members[b].MemberID == ID(i) {
-			c.Cluster.Spec.Members[b].Node, c.Cluster.Spec.Members[b].NodeUID = Node(to), UID(to)
-		}
-	}
-	return c
+	return c.bindings(i, func(b *v1alpha1.Binding) { b.Node, b.NodeUID = Node(to), UID(to) })
 }
 
 // MayRunAt makes an existing node a possible Node of the unbound member i.
@@ -270,16 +275,9 @@ func (c *Cluster) MayRunAt(i, node int) *Cluster {
 func (c *Cluster) JoinedAgain(i, as int) *Cluster {
 	again := UID(i) + "-again"
 	c.Removed(i).Unbound(i).URLs(as, "https://"+Address(i)+":2380")
-	observations := c.Cluster.Observations
-	c.Cluster.Observations = slices.DeleteFunc(observations,
-		func(o v1alpha1.Observation) bool { return o.Node == Node(i) })
-	o := c.Observer(as)
+	o := c.withoutObservation(i).Observer(as)
 	o.Node, o.NodeUID = Node(i), again
-	for b := range c.Cluster.Spec.Members {
-		if c.Cluster.Spec.Members[b].MemberID == ID(as) {
-			c.Cluster.Spec.Members[b].Node, c.Cluster.Spec.Members[b].NodeUID = Node(i), again
-		}
-	}
+	c.bindings(as, func(b *v1alpha1.Binding) { b.Node, b.NodeUID = Node(i), again })
 	delete(c.Nodes, Node(as))
 	c.Nodes[Node(i)] = observation.NodeState{Known: true, UID: again, HasRole: true}
 	return c

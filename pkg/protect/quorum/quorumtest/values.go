@@ -3,6 +3,7 @@ package quorumtest
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -69,12 +70,16 @@ func Departing(n *observation.NodeState) {
 	n.Departure = departure.OfOthers(&corev1.Node{Spec: corev1.NodeSpec{Taints: taints}})
 }
 
+// annotated returns a Node with this annotation.
+func annotated(key, value string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: value}}}
+}
+
 // Rebooting is a change for State: kured drains and reboots the Node.
 func Rebooting(n *observation.NodeState) {
-	annotations := map[string]string{"weave.works/kured-reboot-in-progress": "2026-05-01T11:55:00Z"}
-	n.Departure = departure.OfOthers(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.NodeSpec{Unschedulable: true},
-	})
+	node := annotated("weave.works/kured-reboot-in-progress", "2026-05-01T11:55:00Z")
+	node.Spec.Unschedulable = true
+	n.Departure = departure.OfOthers(node)
 }
 
 // WithCondition returns a change for State: the Node has a condition.
@@ -91,8 +96,7 @@ func WithCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus)
 // ShuttingDown is a change for State: the host of the Node has announced its shutdown.
 func ShuttingDown(n *observation.NodeState) {
 	value := departure.AnnounceShutdown("", departure.Host{BootID: "b1", GoingDown: true, HasEtcd: true}, Noon())
-	annotations := map[string]string{departure.ShutdownAnnotation: value}
-	n.Departure = departure.Table{}.Of(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
+	n.Departure = departure.Table{}.Of(annotated(departure.ShutdownAnnotation, value))
 }
 
 // GrantFor returns a grant for the deletion of node i.
@@ -119,31 +123,24 @@ func RemovalGrantFor(i int) v1alpha1.Grant {
 }
 
 // Drain returns the request for a drain of node i.
-func Drain(i int) quorum.Request {
-	r := Deletion(i)
-	r.Door = quorum.DoorDrain
-	return r
-}
+func Drain(i int) quorum.Request { return request(i, quorum.DoorDrain) }
 
 // Removal returns the request for the removal of the member on node i.
-func Removal(i int) quorum.Request {
-	r := Deletion(i)
-	r.Door = quorum.DoorRemove
-	return r
+func Removal(i int) quorum.Request { return request(i, quorum.DoorRemove) }
+
+// Deletion returns the request for node i, which is labelled and announces its member.
+func Deletion(i int) quorum.Request { return request(i, "") }
+
+func request(i int, door quorum.DoorKind) quorum.Request {
+	return quorum.Request{
+		Node: Node(i), UID: UID(i), Labelled: true, Addresses: []string{Address(i), Node(i)}, Door: door,
+		Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
+	}
 }
 
 // MarkedForRemoval is a change for State: k3s is to remove the member of the Node.
 func MarkedForRemoval(n *observation.NodeState) {
-	annotations := map[string]string{"etcd.k3s.cattle.io/remove": "true"}
-	n.Departure = departure.OfOthers(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}})
-}
-
-// Deletion returns the request for node i, which is labelled and announces its member.
-func Deletion(i int) quorum.Request {
-	return quorum.Request{
-		Node: Node(i), UID: UID(i), Labelled: true, Addresses: []string{Address(i), Node(i)},
-		Announced: []evidence.MemberRef{{Cluster: ClusterID, Member: ID(i)}},
-	}
+	n.Departure = departure.OfOthers(annotated("etcd.k3s.cattle.io/remove", "true"))
 }
 
 // Nodes returns n Nodes with a role, each of which announces its member.
@@ -193,4 +190,16 @@ func RequireAllowed(t *testing.T, c *Cluster, r quorum.Request) {
 	t.Helper()
 	v := quorum.Decide(c.View, r)
 	require.True(t, v.Allowed, words.Message(v))
+}
+
+var foldedStep = regexp.MustCompile(`(?m)^  - as a last resort, (.+) \((\S+), (\S+)\)$`)
+
+// Unfolded returns the text of a golden file of TestMessages, which has the last step of a refusal in
+// one line, as the message has it.
+func Unfolded(golden string) string {
+	return foldedStep.ReplaceAllString(golden,
+		"  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; recorded with your name), "+
+			"then $1:\n    kubectl holdfast break-glass $2 --reason \"say why\"\n    or without the plugin:\n"+
+			`    kubectl annotate --overwrite node $2 holdfast.dev/break-glass='{"uid":"$3",`+
+			`"until":"'$$(date -u -d +30min +%FT%TZ)'","reason":"say why"}'`)
 }
