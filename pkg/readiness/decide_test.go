@@ -185,10 +185,6 @@ func TestMessages(t *testing.T) {
 	require.Contains(t, Decide(exempted, both, Policy{}, noon()).Message, "the hold is over, but the node is not released")
 	require.Contains(t, Decide(exempted, readyFacts(), Policy{}, noon()).Message, "the network is ready, but the node")
 
-	d = Decide(node(annotated(HoldAnnotation, "{")), readyFacts(), Policy{}, noon())
-	require.Contains(t, d.Message, "kubectl annotate node n1 holdfast.dev/hold-")
-	require.Contains(t, d.Message, "kubectl uncordon n1")
-
 	d = Decide(node(recorded(Held, thisBoot, NewNode)), closedFacts(), Policy{}, noon())
 	require.Contains(t, d.Event.Message, "/run/flannel/subnet.env")
 	require.Equal(t, corev1.EventTypeWarning, d.Event.Type)

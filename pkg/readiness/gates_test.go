@@ -10,15 +10,29 @@ import (
 func TestGates(t *testing.T) {
 	ipv4 := []string{"10.244.3.0/24"}
 	dual := []string{"10.244.3.0/24", "fd00:3::/64"}
-	ansible := Policy{NetworkPluginLabel: "built-by=ansible"}
-	marker := Policy{Force: []string{GateNetworkPlugin}}
-	flannel := Policy{Force: []string{GateFlannel}}
+	none, flannel := Policy{}, Policy{Force: []string{GateFlannel}}
+	usesEtcd, trusting := Policy{FlannelUsesEtcd: true}, Policy{TrustDurableSubnetFile: true}
 	subnet := func(change func(*SubnetFile)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Subnet) }) }
+	volatile := func(p Presence) Facts { return subnet(func(s *SubnetFile) { s.Volatile = p }) }
+	subnets := func(ipv4, ipv6 string) Facts {
+		return subnet(func(s *SubnetFile) { s.Subnet, s.IPv6Subnet = ipv4, ipv6 })
+	}
+	mtu := func(mtu string) Facts { return subnet(func(s *SubnetFile) { s.MTU = mtu }) }
 	conflist := func(change func(*Conflist)) Facts { return readyFactsWith(func(f *Facts) { change(&f.Conflist) }) }
+	plugin := func(i int, p Presence, problem string) Facts {
+		return conflist(func(c *Conflist) { c.Plugins[i].Executable, c.Plugins[i].Problem = p, problem })
+	}
 	noConflist := conflist(func(c *Conflist) { c.Presence, c.Plugins = Absent, nil })
+	noPlugins := conflist(func(c *Conflist) { c.Plugins = nil })
+	ignoring := conflist(func(c *Conflist) { c.Ignored = []string{"/d/100-x"} })
+	beforeFlannel := conflist(func(c *Conflist) { *c = bridgeFacts(false, "10.88.0.0/16").Conflist })
 	withoutFlannel := func(c Conflist) Facts {
 		return readyFactsWith(func(f *Facts) { f.Conflist, f.Subnet.Presence = c, Absent })
 	}
+	crio := Conflist{Directory: "/d", Presence: Absent, Ignored: []string{"/d/100-crio-bridge.conflist"}}
+	unparsable := withoutFlannel(Conflist{Presence: Present, Problem: "parsing 10-flannel.conflist: unexpected end"})
+	const outside = "10.85.0.0/16, 1100:200::/24 outside the node's podCIDRs 10.244.3.0/24, fd00:3::/64"
+	const byPackage = "/d/100-crio-bridge.conflist, which a package installed"
 	for _, c := range []struct {
 		name   string
 		facts  Facts
@@ -28,119 +42,52 @@ func TestGates(t *testing.T) {
 		// is not evaluated.
 		cni, flannel string
 	}{
-		{"all present", readyFacts(), ipv4, Policy{}, "", ""},
-		{"all present, no podCIDR", readyFacts(), nil, Policy{}, "", "podCIDRs of the node"},
-		{"all present, no podCIDR, flannel uses etcd", readyFacts(), nil, Policy{FlannelUsesEtcd: true}, "", ""},
-		{"another CNI", calicoFacts(), nil, Policy{}, "", "-"},
+		{"all present", readyFacts(), ipv4, none, "", ""},
+		{"all present, no podCIDR", readyFacts(), nil, none, "", "podCIDRs of the node"},
+		{"all present, no podCIDR, flannel uses etcd", readyFacts(), nil, usesEtcd, "", ""},
+		{"another CNI", calicoFacts(), nil, none, "", "-"},
 		{"another CNI, flannel forced", calicoFacts(), nil, flannel, "", "/run/flannel/subnet.env"},
-		{
-			"package's bridge", bridgeFacts(false, "10.85.0.0/16", "1100:200::/24"), dual,
-			Policy{},
-			"10.85.0.0/16, 1100:200::/24 outside the node's podCIDRs 10.244.3.0/24, fd00:3::/64", "-",
-		},
-		{
-			"package's bridge before flannel",
-			conflist(func(c *Conflist) { *c = bridgeFacts(false, "10.88.0.0/16").Conflist }), ipv4,
-			Policy{},
-			"10.88.0.0/16", "-",
-		},
-		{"bridge, no podCIDR", bridgeFacts(false, "10.85.0.0/16"), nil, Policy{}, "", "-"},
-		{"ambiguous bridge, no podCIDR", bridgeFacts(true, "10.88.0.0/16"), nil, Policy{}, "podCIDRs of the node", "-"},
-		{"kubenet by containerd's template", bridgeFacts(true, "10.244.3.0/24"), ipv4, Policy{}, "", "-"},
-		{"bridge with the podCIDR", bridgeFacts(false, "10.244.3.0/24"), ipv4, Policy{}, "", "-"},
-		{"wider bridge, like minikube's", bridgeFacts(false, "10.244.0.0/16"), ipv4, Policy{}, "", "-"},
-		{"bridge without a subnet", bridgeFacts(false), ipv4, Policy{}, "", "-"},
-		{"nothing checked", Facts{}, nil, Policy{}, "could not be checked", "-"},
-		{
-			"only a package's conflist",
-			withoutFlannel(Conflist{Directory: "/d", Presence: Absent, Ignored: []string{"/d/100-crio-bridge.conflist"}}),
-			nil,
-			Policy{},
-			"/d/100-crio-bridge.conflist, which a package installed", "-",
-		},
-		{"no conflist, flannel present", noConflist, ipv4, Policy{}, "/etc/cni/net.d", "-"},
+		{"package's bridge", bridgeFacts(false, "10.85.0.0/16", "1100:200::/24"), dual, none, outside, "-"},
+		{"package's bridge before flannel", beforeFlannel, ipv4, none, "10.88.0.0/16", "-"},
+		{"bridge, no podCIDR", bridgeFacts(false, "10.85.0.0/16"), nil, none, "", "-"},
+		{"ambiguous bridge, no podCIDR", bridgeFacts(true, "10.88.0.0/16"), nil, none, "podCIDRs of the node", "-"},
+		{"kubenet by containerd's template", bridgeFacts(true, "10.244.3.0/24"), ipv4, none, "", "-"},
+		{"bridge with the podCIDR", bridgeFacts(false, "10.244.3.0/24"), ipv4, none, "", "-"},
+		{"wider bridge, like minikube's", bridgeFacts(false, "10.244.0.0/16"), ipv4, none, "", "-"},
+		{"bridge without a subnet", bridgeFacts(false), ipv4, none, "", "-"},
+		{"nothing checked", Facts{}, nil, none, "could not be checked", "-"},
+		{"only a package's conflist", withoutFlannel(crio), nil, none, byPackage, "-"},
+		{"no conflist, flannel present", noConflist, ipv4, none, "/etc/cni/net.d", "-"},
 		{
 			"no conflist, flannel forced", withoutFlannel(Conflist{Presence: Absent}), nil, flannel,
 			"a CNI configuration", "subnet.env",
 		},
+		{"unparsable conflist", unparsable, nil, none, "unexpected end", "-"},
+		{"a package's conflist beside that of the cluster", ignoring, ipv4, none, "", ""},
+		{"conflist without plugins", noPlugins, nil, none, "lists none", "-"},
+		{"missing delegate", plugin(1, Absent, ""), ipv4, none, "bridge (called by flannel) is missing", ""},
+		{"unchecked plugin", plugin(2, Unknown, ""), ipv4, none, "portmap could not be checked", ""},
+		{"unreadable plugin", plugin(2, Unknown, "permission denied"), ipv4, none, "portmap: permission denied", ""},
+		{"no subnet file", closedFacts(), ipv4, none, "", "/run/flannel/subnet.env"},
 		{
-			"unparsable conflist",
-			withoutFlannel(Conflist{Presence: Present, Problem: "parsing 10-flannel.conflist: unexpected end"}),
-			nil,
-			Policy{},
-			"unexpected end", "-",
-		},
-		{
-			"a package's conflist beside that of the cluster", conflist(func(c *Conflist) { c.Ignored = []string{"/d/100-x"} }),
-			ipv4,
-			Policy{},
-			"", "",
-		},
-		{"conflist without plugins", conflist(func(c *Conflist) { c.Plugins = nil }), nil, Policy{}, "lists none", "-"},
-		{
-			"missing delegate", conflist(func(c *Conflist) { c.Plugins[1].Executable = Absent }), ipv4,
-			Policy{},
-			"bridge (called by flannel) is missing", "",
-		},
-		{
-			"unchecked plugin", conflist(func(c *Conflist) { c.Plugins[2].Executable = Unknown }), ipv4,
-			Policy{},
-			"portmap could not be checked", "",
-		},
-		{
-			"unreadable plugin", conflist(func(c *Conflist) {
-				c.Plugins[2].Executable, c.Plugins[2].Problem = Unknown, "permission denied"
-			}), ipv4, Policy{}, "portmap: permission denied", "",
-		},
-		{"no subnet file", closedFacts(), ipv4, Policy{}, "", "/run/flannel/subnet.env"},
-		{
-			"unchecked subnet file", subnet(func(s *SubnetFile) { s.Presence = Unknown }), ipv4,
-			Policy{},
+			"unchecked subnet file", subnet(func(s *SubnetFile) { s.Presence = Unknown }), ipv4, none,
 			"", "could not be checked",
 		},
-		{"partial subnet file", subnet(func(s *SubnetFile) { s.Problem = "no MTU" }), ipv4, Policy{}, "", "(no MTU)"},
-		{"subnet file on a disk", subnet(func(s *SubnetFile) { s.Volatile = Absent }), ipv4, Policy{}, "", "earlier boot"},
-		{
-			"subnet file perhaps on a disk", subnet(func(s *SubnetFile) { s.Volatile = Unknown }), ipv4,
-			Policy{},
-			"", "it is unknown whether",
-		},
-		{
-			"subnet file on a disk, trusted", subnet(func(s *SubnetFile) { s.Volatile = Absent }), ipv4,
-			Policy{TrustDurableSubnetFile: true},
-			"", "",
-		},
-		{
-			"subnet of another node", subnet(func(s *SubnetFile) { s.Subnet = "10.244.4.1/24" }), ipv4,
-			Policy{},
-			"", "10.244.4.1/24",
-		},
-		{
-			"subnet wider than the podCIDR", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3.1/23" }), ipv4,
-			Policy{},
-			"", "10.244.3.1/23",
-		},
-		{"invalid podCIDR", readyFacts(), []string{"10.244.3.0"}, Policy{}, "", "podCIDRs"},
-		{"invalid subnet", subnet(func(s *SubnetFile) { s.Subnet = "10.244.3" }), ipv4, Policy{}, "", `"10.244.3"`},
-		{"no subnet", subnet(func(s *SubnetFile) { s.Subnet = "" }), ipv4, Policy{}, "", "a subnet"},
-		{"no MTU", subnet(func(s *SubnetFile) { s.MTU = "" }), ipv4, Policy{}, "", "MTU"},
-		{
-			"MTU out of range", subnet(func(s *SubnetFile) { s.MTU = "99999999999999999999" }), ipv4,
-			Policy{},
-			"", "MTU",
-		},
-		{"MTU 0", subnet(func(s *SubnetFile) { s.MTU = "0" }), ipv4, Policy{}, "", "MTU"},
-		{"dual-stack", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:3::1/64" }), dual, Policy{}, "", ""},
-		{
-			"dual-stack, IPv6 of another node", subnet(func(s *SubnetFile) { s.IPv6Subnet = "fd00:4::1/64" }), dual,
-			Policy{},
-			"", "fd00:4::1/64",
-		},
-		{
-			"wrong family", subnet(func(s *SubnetFile) { s.Subnet, s.IPv6Subnet = "", "10.244.3.1/24" }), ipv4,
-			Policy{},
-			"", "FLANNEL_IPV6_SUBNET",
-		},
+		{"partial subnet file", subnet(func(s *SubnetFile) { s.Problem = "no MTU" }), ipv4, none, "", "(no MTU)"},
+		{"subnet file on a disk", volatile(Absent), ipv4, none, "", "earlier boot"},
+		{"subnet file perhaps on a disk", volatile(Unknown), ipv4, none, "", "it is unknown whether"},
+		{"subnet file on a disk, trusted", volatile(Absent), ipv4, trusting, "", ""},
+		{"subnet of another node", subnets("10.244.4.1/24", ""), ipv4, none, "", "10.244.4.1/24"},
+		{"subnet wider than the podCIDR", subnets("10.244.3.1/23", ""), ipv4, none, "", "10.244.3.1/23"},
+		{"invalid podCIDR", readyFacts(), []string{"10.244.3.0"}, none, "", "podCIDRs"},
+		{"invalid subnet", subnets("10.244.3", ""), ipv4, none, "", `"10.244.3"`},
+		{"no subnet", subnets("", ""), ipv4, none, "", "a subnet"},
+		{"no MTU", mtu(""), ipv4, none, "", "MTU"},
+		{"MTU out of range", mtu("99999999999999999999"), ipv4, none, "", "MTU"},
+		{"MTU 0", mtu("0"), ipv4, none, "", "MTU"},
+		{"dual-stack", subnets("10.244.3.1/24", "fd00:3::1/64"), dual, none, "", ""},
+		{"dual-stack, IPv6 of another node", subnets("10.244.3.1/24", "fd00:4::1/64"), dual, none, "", "fd00:4::1/64"},
+		{"wrong family", subnets("", "10.244.3.1/24"), ipv4, none, "", "FLANNEL_IPV6_SUBNET"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := map[string]string{GateCNI: c.cni, GateFlannel: c.flannel}
@@ -150,44 +97,35 @@ func TestGates(t *testing.T) {
 			requireGates(t, &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: c.cidrs}}, c.facts, c.policy, want)
 		})
 	}
+}
 
+func TestNetworkPluginGate(t *testing.T) {
+	ansible, marker := Policy{NetworkPluginLabel: "built-by=ansible"}, Policy{Force: []string{GateNetworkPlugin}}
 	present := func(m Marker) Facts {
 		m.Presence = Present
 		return readyFactsWith(func(f *Facts) { f.Marker = m })
 	}
-	for _, c := range []struct {
-		name    string
+	unchecked := readyFactsWith(func(f *Facts) { f.Marker.Presence = Unknown })
+	unreadable, bootless := present(Marker{BootID: thisBoot, Problem: "input/output error"}), present(Marker{})
+	bootless.BootID = ""
+	for name, c := range map[string]struct {
 		facts   Facts
 		label   string
 		policy  Policy
-		missing string // a part of what the network-plugin gate misses, "-" if it is not evaluated
+		missing string
 	}{
-		{
-			"built by Ansible, no marker", readyFacts(), "ansible", ansible,
-			"the network_plugin role's marker /run/holdfast/network_plugin.done",
+		"built by Ansible, no marker": {
+			readyFacts(), "ansible", ansible, "the network_plugin role's marker /run/holdfast/network_plugin.done",
 		},
-		{"marker of an earlier boot", present(Marker{BootID: otherBoot}), "", marker, otherBoot},
-		{
-			"unchecked marker", readyFactsWith(func(f *Facts) { f.Marker.Presence = Unknown }), "", marker,
-			"could not be checked",
-		},
-		{
-			"unreadable marker", present(Marker{BootID: thisBoot, Problem: "input/output error"}), "", marker,
-			"input/output error",
-		},
-		{
-			"empty marker, no boot ID",
-			readyFactsWith(func(f *Facts) { f.BootID = ""; f.Marker = Marker{Presence: Present} }), "", marker,
-			"could not be read",
-		},
+		"marker of an earlier boot": {present(Marker{BootID: otherBoot}), "", marker, otherBoot},
+		"unchecked marker":          {unchecked, "", marker, "could not be checked"},
+		"unreadable marker":         {unreadable, "", marker, "input/output error"},
+		"empty marker, no boot ID":  {bootless, "", marker, "could not be read"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			want := map[string]string{GateCNI: "", GateFlannel: "", GateNetworkPlugin: c.missing}
-			if c.missing == "-" {
-				delete(want, GateNetworkPlugin)
-			}
+		t.Run(name, func(t *testing.T) {
 			n := node()
 			n.Labels = map[string]string{"built-by": c.label}
+			want := map[string]string{GateCNI: "", GateFlannel: "", GateNetworkPlugin: c.missing}
 			requireGates(t, n, c.facts, c.policy, want)
 		})
 	}

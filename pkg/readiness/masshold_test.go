@@ -1,8 +1,6 @@
 package readiness
 
 import (
-	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -52,87 +50,4 @@ func TestMassHold(t *testing.T) {
 			require.Equal(t, c.ok || why != "", c.hold.IsWidespread())
 		})
 	}
-}
-
-// massHoldHistory is a cluster with a parameter. The test knows everything about its history.
-type massHoldHistory struct {
-	now time.Time
-	// nodes is the number of nodes, stuck the creation times of those that are held without an
-	// agent.
-	nodes int
-	stuck []time.Time
-	// parameter is the creation time of the parameter, zero if there is none. restored is
-	// whether a person restored it while nodes were stuck.
-	parameter time.Time
-	restored  bool
-	// removed is when the process of this leader last deleted the parameter, zero if it never
-	// did.
-	removed time.Time
-}
-
-// check makes the leader's decision, and returns whether the leader deletes the parameter.
-func (h *massHoldHistory) check(t *testing.T) bool {
-	t.Helper()
-	if h.parameter.IsZero() {
-		return false
-	}
-	const stuckAge = 6 * time.Minute
-	m := MassHold{Nodes: h.nodes, ParameterCreated: h.parameter, Now: h.now}
-	for _, created := range h.stuck {
-		if h.now.Sub(created) >= stuckAge {
-			m.StuckCreated = append(m.StuckCreated, created)
-		}
-	}
-	if !h.removed.IsZero() {
-		m.SinceRemoved = h.now.Sub(h.removed)
-	}
-	isOlder := func(created time.Time) bool { return created.Before(h.parameter) }
-	widespread := len(m.StuckCreated) >= 3 && len(m.StuckCreated) > h.nodes/10
-	recently := !h.removed.IsZero() && h.now.Sub(h.removed) < time.Hour
-	contested := h.restored && slices.ContainsFunc(m.StuckCreated, isOlder) && h.now.Sub(h.parameter) < time.Hour
-	ok, why := m.CanRemoveParameter()
-	require.Equal(t, widespread && !recently && !contested, ok, "%+v: %s", m, why)
-	require.Equal(t, widespread, why != "", "a mass hold is reported")
-	return ok
-}
-
-// TestEveryMassHold creates nodes, starts agents, restores the parameter and restarts leaders
-// in random orders. The parameter must be deleted as soon as holds without an agent are
-// widespread, by any leader, but not shortly after a person has restored it while nodes were
-// stuck.
-func TestEveryMassHold(t *testing.T) {
-	checks, removed, kept := 0, 0, 0
-	for seed := range uint64(2000) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		h := &massHoldHistory{now: noon(), nodes: 4 + r.IntN(40), parameter: noon()}
-		for range 60 {
-			h.now = h.now.Add(time.Second + time.Duration(r.IntN(900))*time.Second)
-			switch r.IntN(8) {
-			case 0, 1, 2:
-				h.nodes++
-				if !h.parameter.IsZero() {
-					h.stuck = append(h.stuck, h.now)
-				}
-			case 3:
-				h.stuck = h.stuck[min(len(h.stuck), r.IntN(4)):]
-			case 4:
-				h.removed = time.Time{} // another leader
-			case 5:
-				if h.parameter.IsZero() {
-					h.parameter, h.restored = h.now, len(h.stuck) > 0
-				}
-			default:
-				checks++
-				switch ok := h.check(t); {
-				case ok:
-					h.removed, h.parameter, h.restored = h.now, time.Time{}, false
-					removed++
-				case len(h.stuck) > 2:
-					kept++
-				}
-			}
-		}
-	}
-	t.Logf("%d checks: %d deleted the parameter, %d kept it although three nodes were stuck", checks, removed, kept)
-	require.Greater(t, min(removed, kept), 1000)
 }

@@ -51,7 +51,7 @@ func TestTaintsOfOtherEffects(t *testing.T) {
 
 func TestWriteOrder(t *testing.T) {
 	raised, keep := unavailable(HeldByHoldfast), annotated(KeepCordonedAnnotation, "")
-	bornHeld := recorded(Held, thisBoot, NewNode)
+	bornHeld, before := recorded(Held, thisBoot, NewNode), recorded(Released, otherBoot, NetworkReady)
 	for name, c := range map[string]struct {
 		node        *corev1.Node
 		facts       Facts
@@ -63,9 +63,7 @@ func TestWriteOrder(t *testing.T) {
 		"release by label":                     {node(bornHeld, cordoned, raised, exempt), closedFacts(), Policy{}, false},
 		"override: record last":                {node(bornHeld, raised), closedFacts(), Policy{}, true},
 		"kept cordon: record last":             {node(bornHeld, cordoned, raised, keep), readyFacts(), Policy{}, true},
-		"hold after a reboot: cordon first": {
-			node(recorded(Released, otherBoot, NetworkReady)), closedFacts(), Policy{}, false,
-		},
+		"hold after a reboot: cordon first":    {node(before), closedFacts(), Policy{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.statusFirst, Decide(c.node, c.facts, c.policy, noon()).StatusFirst)
@@ -81,30 +79,22 @@ func TestReleaseIsTwoWrites(t *testing.T) {
 	waiting := conditioned(NetworkHeld, corev1.ConditionTrue, WaitingForFlannel)
 	shutdown := conditioned(NetworkHeld, corev1.ConditionTrue, GoingDown)
 	bornHeld := recorded(Held, thisBoot, NewNode)
+	by := func(f Facts) func(*corev1.Node) Decision {
+		return func(n *corev1.Node) Decision { return Decide(n, f, Policy{}, noon()) }
+	}
+	leader := func(n *corev1.Node) Decision {
+		return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
+	}
+	cancelled := readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true })
+	forShutdown := recorded(Held, thisBoot, GoingDown)
 	for name, c := range map[string]struct {
 		node *corev1.Node
 		ends func(*corev1.Node) Decision
 	}{
-		"network ready": {
-			node(bornHeld, cordoned, raised, waiting),
-			func(n *corev1.Node) Decision { return Decide(n, readyFacts(), Policy{}, noon()) },
-		},
-		"label": {
-			node(bornHeld, cordoned, raised, waiting, exempt),
-			func(n *corev1.Node) Decision { return Decide(n, closedFacts(), Policy{}, noon()) },
-		},
-		"cancelled shutdown": {
-			node(recorded(Held, thisBoot, GoingDown), cordoned, raised, shutdown),
-			func(n *corev1.Node) Decision {
-				return Decide(n, readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true }), Policy{}, noon())
-			},
-		},
-		"leader": {
-			node(bornHeld, booted(thisBoot), cordoned, raised, waiting),
-			func(n *corev1.Node) Decision {
-				return CheckHold(n, ofAge(time.Hour), releasingLimits(), noon()).Decision
-			},
-		},
+		"network ready":      {node(bornHeld, cordoned, raised, waiting), by(readyFacts())},
+		"label":              {node(bornHeld, cordoned, raised, waiting, exempt), by(closedFacts())},
+		"cancelled shutdown": {node(forShutdown, cordoned, raised, shutdown), by(cancelled)},
+		"leader":             {node(bornHeld, booted(thisBoot), cordoned, raised, waiting), leader},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := c.ends(c.node)
@@ -176,72 +166,48 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestShutdownHold follows a hold through a cancelled shutdown, and another through the next
-// boot.
+// TestShutdownHold: a cancelled shutdown ends only the hold that it began in this boot, also with
+// closed gates. In another boot, or if it is not known to be cancelled, the gates count.
 func TestShutdownHold(t *testing.T) {
-	staysUp := func(sawShutdown bool) Facts {
-		return readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown, f.Subnet.Presence = true, sawShutdown, Absent })
+	staysUp := func(f Facts, sawShutdown bool) Facts {
+		f.StaysUp, f.SawShutdown = true, sawShutdown
+		return f
 	}
+	noLogind := closedFacts()
+	noLogind.SawShutdown = true
+	awaits := readyFactsWith(func(f *Facts) { f.AwaitsLogind = true })
+	nextBoot := readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent })
+	shutdown, bornHeld := recorded(Held, thisBoot, GoingDown), recorded(Held, thisBoot, NewNode)
 	for name, c := range map[string]struct {
-		after Facts
-		held  bool
+		record nodeOption
+		facts  Facts
+		ended  RecordReason // empty if it is still held
 	}{
-		"cancelled":                 {readyFactsWith(func(f *Facts) { f.StaysUp, f.SawShutdown = true, true }), false},
-		"cancelled, gates closed":   {staysUp(true), false},
-		"soft reboot, gates closed": {staysUp(false), true},
-		"agent restarts":            {readyFactsWith(func(f *Facts) { f.AwaitsLogind = true }), true},
-		"no logind, gates closed":   {closedFacts(), true},
-		"next boot, gates closed": {
-			readyFactsWith(func(f *Facts) { f.BootID, f.Subnet.Presence = otherBoot, Absent }), true,
-		},
+		"cancelled":                     {shutdown, staysUp(readyFacts(), true), ShutdownCancelled},
+		"cancelled, gates closed":       {shutdown, staysUp(closedFacts(), true), ShutdownCancelled},
+		"soft reboot, gates closed":     {shutdown, staysUp(closedFacts(), false), ""},
+		"agent restarts":                {shutdown, awaits, ""},
+		"logind is gone":                {shutdown, noLogind, ""},
+		"no logind, gates closed":       {shutdown, closedFacts(), ""},
+		"next boot, gates closed":       {shutdown, nextBoot, ""},
+		"hold of a shutdown before":     {recorded(Held, otherBoot, GoingDown), staysUp(closedFacts(), true), ""},
+		"born held":                     {bornHeld, staysUp(closedFacts(), true), ""},
+		"held after a reboot":           {recorded(Held, thisBoot, Rebooted), staysUp(closedFacts(), true), ""},
+		"born held, waiting for logind": {bornHeld, awaits, NetworkReady},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := node(recorded(Released, thisBoot, NetworkReady))
-			d := Decide(n, shutdownFacts(), Policy{}, noon())
-			require.Equal(t, GoingDown, d.Reason)
-			require.Contains(t, d.Message, "shutting down")
-			require.Equal(t, EventHeld, d.Event.Reason)
-			n.Annotations[HoldAnnotation] = d.Record.Format()
-			n.Spec.Unschedulable = *d.Unschedulable
-
-			d = Decide(n, c.after, Policy{}, noon())
-			require.Equal(t, c.held, d.Held, d.Message)
-			require.Equal(t, c.held, d.Unschedulable == nil, "released in one decision")
-			if !c.held {
-				require.Equal(t, ShutdownCancelled, d.Record.Reason)
+			d := Decide(node(c.record, cordoned), c.facts, Policy{}, noon())
+			require.Equal(t, c.ended == "", d.Held, d.Message)
+			require.Equal(t, c.ended == "", d.Unschedulable == nil, "released in one decision")
+			if c.ended != "" {
+				require.Equal(t, c.ended, d.Record.Reason)
 				require.Equal(t, EventReleased, d.Event.Reason)
 			}
 		})
 	}
-}
-
-// TestCancelledShutdown: a cancelled shutdown ends only the hold that it began in this boot.
-func TestCancelledShutdown(t *testing.T) {
-	cancelled := func(f Facts) Facts {
-		f.StaysUp, f.SawShutdown = true, true
-		return f
-	}
-	unknown := closedFacts()
-	unknown.SawShutdown = true
-	awaits := readyFactsWith(func(f *Facts) { f.AwaitsLogind = true })
-	for name, c := range map[string]struct {
-		record nodeOption
-		facts  Facts
-		held   bool
-	}{
-		"hold of the shutdown":          {recorded(Held, thisBoot, GoingDown), cancelled(closedFacts()), false},
-		"hold of a shutdown before":     {recorded(Held, otherBoot, GoingDown), cancelled(closedFacts()), true},
-		"born held":                     {recorded(Held, thisBoot, NewNode), cancelled(closedFacts()), true},
-		"held after a reboot":           {recorded(Held, thisBoot, Rebooted), cancelled(closedFacts()), true},
-		"logind is gone":                {recorded(Held, thisBoot, GoingDown), unknown, true},
-		"born held, waiting for logind": {recorded(Held, thisBoot, NewNode), awaits, false},
-		"shutdown, waiting for logind":  {recorded(Held, thisBoot, GoingDown), awaits, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := Decide(node(c.record, cordoned), c.facts, Policy{}, noon())
-			require.Equal(t, c.held, d.Held, d.Message)
-		})
-	}
+	d := Decide(node(recorded(Released, thisBoot, NetworkReady)), shutdownFacts(), Policy{}, noon())
+	require.Equal(t, []string{GoingDown, EventHeld}, []string{d.Reason, d.Event.Reason})
+	require.Contains(t, d.Message, "shutting down")
 }
 
 func TestDecideByTaint(t *testing.T) {
@@ -325,28 +291,19 @@ func TestRestoredTaint(t *testing.T) {
 	restored := func(state State, boot string, reason RecordReason) *corev1.Node {
 		return node(recorded(state, boot, reason), tainted(holdTaint))
 	}
-	isExempt := restored(Released, otherBoot, NetworkReady)
-	exempt(isExempt)
-	for name, c := range map[string]struct {
-		node  *corev1.Node
-		facts Facts
-	}{
-		"released":                 {restored(Released, thisBoot, NetworkReady), readyFacts()},
-		"another boot, gates open": {restored(Released, otherBoot, NetworkReady), readyFacts()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := Decide(c.node, c.facts, policy, noon())
-			require.Equal(t, own, d.RemoveTaints)
-			require.False(t, d.Held)
-			require.Nil(t, d.Unschedulable)
-		})
+	released, before := restored(Released, thisBoot, NetworkReady), restored(Released, otherBoot, NetworkReady)
+	for name, n := range map[string]*corev1.Node{"released": released, "another boot, gates open": before} {
+		d := Decide(n, readyFacts(), policy, noon())
+		require.Equal(t, own, d.RemoveTaints, name)
+		require.False(t, d.Held, name)
+		require.Nil(t, d.Unschedulable, name)
 	}
 
-	d := Decide(restored(Released, otherBoot, NetworkReady), closedFacts(), policy, noon())
+	d := Decide(before, closedFacts(), policy, noon())
 	require.Equal(t, Held, d.Record.State, "in another boot with closed gates, the node has to be held")
 	require.Equal(t, holdTaint, d.Record.Taint)
 	require.Empty(t, d.RemoveTaints)
 
-	d = Decide(restored(Released, thisBoot, NetworkReady), readyFacts(), Policy{}, noon())
+	d = Decide(released, readyFacts(), Policy{}, noon())
 	require.Empty(t, d.RemoveTaints, "a taint that is not in the policy belongs to another component")
 }
