@@ -32,34 +32,24 @@ func TestUnitGate(t *testing.T) {
 	unit := func(active, sub, result string, ran bool) Unit {
 		return Unit{Name: name, Presence: Present, ActiveState: active, SubState: sub, Result: result, Ran: ran}
 	}
-	failing := func(u Unit, problem string) Unit {
-		u.Problem = problem
-		return u
-	}
+	other := Unit{Name: "other.service", Presence: Present, ActiveState: "active"}
+	masked := unit("inactive", "", "success", true)
+	masked.Problem = "its load state is masked"
+	const failed = "it failed (exit-code); to see why: `journalctl -b -u network-plugin.service`"
 	for _, c := range []struct {
 		name    string
 		unit    Unit
 		missing string // empty if the gate is open
 	}{
-		{
-			"another unit",
-			Unit{Name: "other.service", Presence: Present, ActiveState: "active"},
-			"network-plugin.service, which was not checked",
-		},
+		{"another unit", other, "network-plugin.service, which was not checked"},
 		{"no answer", Unit{Name: name}, "could not be checked"},
 		{"no answer, with a cause", Unit{Name: name, Problem: "no system bus"}, "could not be checked (no system bus)"},
-		{
-			"masked unit", failing(unit("inactive", "", "success", true), "its load state is masked"),
-			"network-plugin.service (its load state is masked)",
-		},
+		{"masked unit", masked, "network-plugin.service (its load state is masked)"},
 		{"no such unit", Unit{Name: name, Presence: Absent}, "which does not exist"},
 		{"not started", unit("inactive", "dead", "success", false), "has not run in this boot"},
 		{"running", unit("activating", "start", "success", false), "to finish: it is activating (start)"},
 		{"stopping", unit("deactivating", "stop", "success", true), "deactivating (stop)"},
-		{
-			"failed", unit("failed", "failed", "exit-code", true),
-			"it failed (exit-code); to see why: `journalctl -b -u network-plugin.service`",
-		},
+		{"failed", unit("failed", "failed", "exit-code", true), failed},
 		{"finished without success", unit("inactive", "dead", "timeout", true), "has not run"},
 		{"answer without a state", unit("", "", "", false), "to finish"},
 		{"finished, remains active", unit("active", "exited", "success", true), ""},
@@ -88,6 +78,7 @@ func TestConditionGate(t *testing.T) {
 	stampedHere := Record{
 		State: Held, BootID: otherBoot, Reason: Rebooted, Stamps: map[string]Stamp{"StorageReady": at(thisBoot)},
 	}
+	const lastWritten = "it was last written at 2026-08-01T12:00:00Z"
 	cleared := Record{State: Held, BootID: thisBoot, Reason: NewNode, NetworkUp: "FlannelIsUp"}
 	clearedBefore := Record{State: Held, BootID: otherBoot, Reason: NewNode, NetworkUp: "FlannelIsUp"}
 	for _, c := range []struct {
@@ -101,29 +92,17 @@ func TestConditionGate(t *testing.T) {
 		{"as required", storage, first, conditioned(other, yes, "Up"), ""},
 		{"not as required", storage, first, conditioned(other, no, "Down"), "StorageReady=True: it is False (Down: )"},
 		{"status not as required", notStorage, first, conditioned(other, yes, "Up"), "StorageReady=False: it is True (Up: )"},
-		{
-			"status of the boot before", notStorage, shutdown, written(other, no, "Down", noon()),
-			"it was last written at",
-		},
-		{
-			"Calico down", network, first, unavailable("CalicoIsDown"),
-			"NetworkUnavailable=False: it is True (CalicoIsDown",
-		},
+		{"status of the boot before", notStorage, shutdown, written(other, no, "Down", noon()), lastWritten},
+		{"Calico down", network, first, unavailable("CalicoIsDown"), "NetworkUnavailable=False: it is True (CalicoIsDown"},
 		{"written by the hold", network, first, unavailable(HeldByHoldfast), "only Holdfast has written it"},
 		{"written by the release", network, rebooted, available(ReleasedByHoldfast), "only Holdfast has written it"},
 		{"written by a release by hand", network, first, available(ReleasedByHand), "only Holdfast has written it"},
-		{
-			"written in the boot before", network, rebooted, written(kind, no, "CalicoIsUp", noon()),
-			"it was last written at 2026-08-01T12:00:00Z",
-		},
+		{"written in the boot before", network, rebooted, written(kind, no, "CalicoIsUp", noon()), lastWritten},
 		{"written in this boot", network, rebooted, written(kind, no, "CalicoIsUp", noon().Add(time.Minute)), ""},
 		{"clock set back", network, rebooted, written(kind, no, "CalicoIsUp", noon().Add(-100*time.Hour)), ""},
 		{"written once by Cilium", network, rebooted, written(kind, no, CiliumIsUp, noon()), ""},
 		{"written once for a route", network, rebooted, written(kind, no, RouteCreated, noon()), ""},
-		{
-			"another type with that reason", storage, rebooted, written(other, yes, RouteCreated, noon()),
-			"it was last written at",
-		},
+		{"another type with that reason", storage, rebooted, written(other, yes, RouteCreated, noon()), lastWritten},
 		{"another type with the reason of a hold", storage, first, conditioned(other, yes, HeldByHoldfast), ""},
 		{"stamped in this boot", storage, stampedHere, written(other, yes, "Up", noon()), ""},
 		{"cleared, then overwritten", network, cleared, unavailable(HeldByHoldfast), ""},

@@ -42,6 +42,10 @@ func TestDecide(t *testing.T) {
 	mismatch := holdOutcome{record: "released GatesDoNotFit", reason: GatesMismatch, event: EventGatesMismatch}
 	stillMismatch := holdOutcome{reason: GatesMismatch}
 	waiting := holdOutcome{held: true, reason: WaitingForFlannel}
+	waitingForCNI := holdOutcome{held: true, reason: WaitingForCNI}
+	heldAgain := holdOutcome{held: true, reason: WaitingForFlannel, event: EventHeld}
+	leftCordoned := holdOutcome{record: "released KeptCordoned", reason: NotHeld, event: EventReleased}
+	broken := annotated(HoldAnnotation, "held")
 	raising := holdOutcome{held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
 	noted := holdOutcome{record: "held NewNode", held: true, reason: WaitingForFlannel, unavailable: corev1.ConditionTrue}
 	firstHold := holdOutcome{"held NotReadyYet", "on", corev1.ConditionTrue, true, WaitingForFlannel, EventHeld}
@@ -52,10 +56,10 @@ func TestDecide(t *testing.T) {
 	byHand := holdOutcome{record: "overridden EndedByHand", reason: NotHeld, event: EventOverridden}
 	others := holdOutcome{held: true, reason: WaitingForOthers}
 	cordonedByOthers := holdOutcome{reason: CordonedByOthers}
-	pressedSince := func(later time.Duration) nodeOption {
-		return func(n *corev1.Node) {
-			FindCondition(n, corev1.NodeMemoryPressure).LastTransitionTime.Time = noon().Add(later)
-		}
+	pressedSince := func(later time.Duration) *corev1.Node {
+		n := node(kubeletSince(11 * time.Second))
+		FindCondition(n, corev1.NodeMemoryPressure).LastTransitionTime.Time = noon().Add(later)
+		return n
 	}
 	kubeletGone := conditioned(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 	for _, c := range []struct {
@@ -73,10 +77,7 @@ func TestDecide(t *testing.T) {
 		{"unrecorded, not Ready, policy holds", node(isNotReady), closed, unrecorded, firstHold},
 		{"H17: unrecorded, was Ready, policy holds", node(kubeletSince(11 * time.Second)), closed, unrecorded, firstSeen},
 		{"unrecorded, registered slowly", node(kubeletSince(10 * time.Second)), closed, unrecorded, firstHold},
-		{
-			"unrecorded, pressure since", node(kubeletSince(11*time.Second), pressedSince(time.Second)), closed, unrecorded,
-			firstHold,
-		},
+		{"unrecorded, pressure since", pressedSince(time.Second), closed, unrecorded, firstHold},
 		{"unrecorded, Unknown", node(kubeletGone), closed, unrecorded, firstHold},
 		{"unrecorded, cordoned, policy holds", node(cordoned), closed, unrecorded, firstSeen},
 
@@ -89,17 +90,11 @@ func TestDecide(t *testing.T) {
 
 		// Held.
 		{"born held, first decision", node(bornHeld, cordoned, raised), closed, byDefault, waiting},
-		{
-			"held, nothing could be checked", node(bornHeld, cordoned, raised), nothing, byDefault,
-			holdOutcome{held: true, reason: WaitingForCNI},
-		},
+		{"held, nothing could be checked", node(bornHeld, cordoned, raised), nothing, byDefault, waitingForCNI},
 		{"H4: flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), closed, byDefault, noted},
 		{"born held without the condition", node(bornHeld, cordoned), closed, byDefault, raising},
 		{"H5: Cilium's condition is left", node(bornHeld, cordoned, available(CiliumIsUp)), closed, byDefault, waiting},
-		{
-			"held after a reboot, condition left", node(rebootedHold, cordoned, reportsNotHeld), closed, byDefault,
-			holdOutcome{held: true, reason: WaitingForFlannel, event: EventHeld},
-		},
+		{"held after a reboot, condition left", node(rebootedHold, cordoned, reportsNotHeld), closed, byDefault, heldAgain},
 		{"held after a reboot, reported", node(rebootedHold, cordoned, reportsHold), closed, byDefault, waiting},
 
 		// Released.
@@ -107,10 +102,7 @@ func TestDecide(t *testing.T) {
 		{"held before a reboot, open", node(recorded(Held, otherBoot, Rebooted), cordoned), open, byDefault, opened},
 		{"old boot ID from the kubelet", node(bornHeld, cordoned, booted(otherBoot)), open, byDefault, opened},
 		{"exempted while held", node(bornHeld, cordoned, raised, exempt), closed, byDefault, byLabel.clearing()},
-		{
-			"keep-cordoned", node(bornHeld, cordoned, raised, kept), open, byDefault,
-			holdOutcome{record: "released KeptCordoned", reason: NotHeld, event: EventReleased}.clearing(),
-		},
+		{"keep-cordoned", node(bornHeld, cordoned, raised, kept), open, byDefault, leftCordoned.clearing()},
 		{"kept, rebooted", node(keptBefore, cordoned, kept), open, byDefault, stillKept},
 		{"kept, rebooted, exempt", node(keptBefore, cordoned, exempt), closed, byDefault, stillKept},
 		{"kept, rebooted, gates closed", node(keptBefore, cordoned, kept), closed, byDefault, cordonedByOthers},
@@ -146,10 +138,7 @@ func TestDecide(t *testing.T) {
 		{"no boot ID, held", node(bornHeld, cordoned, raised), noBoot, byDefault, stillHeld},
 		{"no boot ID, released", node(before), noBoot, byDefault, bootUnknown},
 		{"no boot ID, no record", node(raised), noBoot, byDefault, bootUnknown},
-		{
-			"unreadable record", node(cordoned, raised, annotated(HoldAnnotation, "held")), open, byDefault,
-			holdOutcome{reason: RecordUnreadable},
-		},
+		{"unreadable record", node(cordoned, raised, broken), open, byDefault, holdOutcome{reason: RecordUnreadable}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := c.node.DeepCopy()
@@ -204,32 +193,26 @@ func TestMessages(t *testing.T) {
 // TestUnreadableRecord checks that the message contains every command that is needed.
 func TestUnreadableRecord(t *testing.T) {
 	const removeRecord, uncordon = "kubectl annotate node n1 holdfast.dev/hold-", "kubectl uncordon n1"
-	broken := annotated(HoldAnnotation, "held")
+	const removeMarks = "kubectl annotate node n1 atlassian.com/no-delete- karpenter.sh/do-not-disrupt-"
+	const untaint = "kubectl taint node n1 readiness.k8s.io/holdfast:NoSchedule-"
+	broken, foreignMark := annotated(HoldAnnotation, "held"), annotated(autoscaler.CastAI, "yes")
 	escalatorMark := annotated(autoscaler.Escalator, autoscalerAnnotations()[autoscaler.Escalator])
 	karpenterMark := annotated(autoscaler.Karpenter, "true")
-	byTaint := Policy{TaintKey: holdTaint}
+	ofMember := annotated(etcdMarksAnnotation, autoscaler.Karpenter)
+	guarded := node(broken, cordoned, karpenterMark, ofMember)
+	byCordon, byTaint := Policy{}, Policy{TaintKey: holdTaint}
 	for name, c := range map[string]struct {
 		n      *corev1.Node
 		policy Policy
 		want   []string
 	}{
-		"no marks": {node(broken, cordoned), Policy{}, []string{removeRecord, uncordon}},
+		"no marks": {node(broken, cordoned), byCordon, []string{removeRecord, uncordon}},
 		"marks": {
-			node(broken, cordoned, escalatorMark, karpenterMark, annotated(autoscaler.CastAI, "yes")),
-			Policy{},
-			[]string{
-				removeRecord, "kubectl annotate node n1 atlassian.com/no-delete- karpenter.sh/do-not-disrupt-", uncordon,
-			},
+			node(broken, cordoned, escalatorMark, karpenterMark, foreignMark), byCordon,
+			[]string{removeRecord, removeMarks, uncordon},
 		},
-		"marks of a member": {
-			node(broken, cordoned, karpenterMark, annotated(etcdMarksAnnotation, autoscaler.Karpenter)),
-			Policy{},
-			[]string{removeRecord, uncordon},
-		},
-		"taint": {
-			node(broken, tainted(holdTaint)), byTaint,
-			[]string{removeRecord, "kubectl taint node n1 readiness.k8s.io/holdfast:NoSchedule-"},
-		},
+		"marks of a member":      {guarded, byCordon, []string{removeRecord, uncordon}},
+		"taint":                  {node(broken, tainted(holdTaint)), byTaint, []string{removeRecord, untaint}},
 		"taint policy, no taint": {node(broken, cordoned), byTaint, []string{removeRecord, uncordon}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,10 +51,7 @@ func TestEndpointGate(t *testing.T) {
 	}{
 		{"another gate", cilium, "to answer with a 2xx status, which was not probed yet", Probe{Gate: bird, Answer: Present}},
 		{"not probed", cilium, "which was not probed yet", Probe{Gate: cilium}},
-		{
-			"failed", cilium, cilium + " to answer with a 2xx status: connection refused, since 2026-08-01T12:00:00Z",
-			refused,
-		},
+		{"failed", cilium, cilium + " to answer with a 2xx status: connection refused, since 2026-08-01T12:00:00Z", refused},
 		{"answered", cilium, "", Probe{Gate: cilium, Answer: Present}},
 		{"not connected", bird, bird + " to accept connections, which was not probed yet", Probe{}},
 		{"connected", bird, "", Probe{Gate: bird, Answer: Present}},
@@ -88,8 +85,7 @@ func TestNeedsProbes(t *testing.T) {
 			policy := Policy{Force: []string{cilium}}
 			require.Equal(t, c.needs, Decide(c.node, readyFacts(), policy, noon()).NeedsProbes)
 			require.False(t, Decide(c.node, readyFacts(), Policy{}, noon()).NeedsProbes, "there is no endpoint")
-			bootless := readyFactsWith(func(f *Facts) { f.BootID = "" })
-			require.False(t, Decide(c.node, bootless, policy, noon()).NeedsProbes)
+			require.False(t, Decide(c.node, bootlessFacts(), policy, noon()).NeedsProbes)
 		})
 	}
 }

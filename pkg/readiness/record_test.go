@@ -22,8 +22,7 @@ func TestParseRecord(t *testing.T) {
 	}{
 		"all fields": {
 			`{"state":"held","bootID":"b1","since":"2026-08-01T10:00:00Z","reason":"NewNode","taint":"example.com/wait"}`,
-			Record{State: Held, BootID: "b1", Since: since, Reason: NewNode, Taint: "example.com/wait"},
-			"",
+			Record{State: Held, BootID: "b1", Since: since, Reason: NewNode, Taint: "example.com/wait"}, "",
 		},
 		"written by the born-held policy": {
 			`{"state":"held","bootID":"b1","reason":"NewNode"}`, Record{State: Held, BootID: "b1", Reason: NewNode}, "",
@@ -79,28 +78,24 @@ func FuzzParseRecord(f *testing.F) {
 // agent. Cordon and record are unchanged; only managedFields shows the new owner.
 func TestCordonOwner(t *testing.T) {
 	const cordon = `{"f:spec":{"f:unschedulable":{}}}`
+	const withRecord = `{"f:metadata":{"f:annotations":{"f:holdfast.dev/hold":{}}},"f:spec":{"f:unschedulable":{}}}`
+	const otherFields = `{"f:metadata":{"f:labels":{"f:unschedulable":{}}},"f:spec":{"f:taints":{}}}`
+	removed := func(n *corev1.Node) { n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}} }
 	bornHeld := recorded(Held, thisBoot, NewNode)
 	for name, c := range map[string]struct {
 		owner nodeOption
 		by    string
 	}{
-		"no owner, by the policy": {unchanged, ""},
-		"agent":                   {owned(FieldManager, "", cordon), ""},
-		"person":                  {owned("kubectl", "", cordon), "kubectl"},
-		"later format":            {owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}},"f:metadata":7}`), ""},
-		"record in the same write": {
-			owned("policy", "",
-				`{"f:metadata":{"f:annotations":{"f:holdfast.dev/hold":{}}},"f:spec":{"f:unschedulable":{}}}`), "",
-		},
-		"other fields": {
-			owned("kubectl", "", `{"f:metadata":{"f:labels":{"f:unschedulable":{}}},"f:spec":{"f:taints":{}}}`), "",
-		},
+		"no owner, by the policy":  {unchanged, ""},
+		"agent":                    {owned(FieldManager, "", cordon), ""},
+		"person":                   {owned("kubectl", "", cordon), "kubectl"},
+		"later format":             {owned("kubectl", "", `{"f:spec":{"f:unschedulable":{}},"f:metadata":7}`), ""},
+		"record in the same write": {owned("policy", "", withRecord), ""},
+		"other fields":             {owned("kubectl", "", otherFields), ""},
 		"merged entries":           {owned("ancient-changes", "", cordon), ""},
 		"status":                   {owned("kubelet", "status", cordon), ""},
 		"unreadable managedFields": {owned("kubectl", "", `{"f:spec":["f:unschedulable"`), ""},
-		"removed managedFields": {func(n *corev1.Node) {
-			n.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
-		}, ""},
+		"removed managedFields":    {removed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(bornHeld, cordoned, unavailable(HeldByHoldfast), c.owner)

@@ -58,6 +58,12 @@ func TestCheckHold(t *testing.T) {
 		return node(append([]nodeOption{bornHeld, booted(thisBoot), cordoned, raised}, options...)...)
 	}
 
+	unreadable, cleared := annotated(HoldAnnotation, "held"), available("FlannelIsUp")
+	unreachable := conditioned(corev1.NodeReady, unknown, "NodeStatusUnknown")
+	bootUnknown := conditioned(NetworkHeld, unknown, BootUnknown)
+	bornBefore := recorded(Held, otherBoot, NewNode)
+	in := func(options ...nodeOption) *corev1.Node { return node(append(options, booted(thisBoot), cordoned)...) }
+
 	waiting, blocked := checkOutcome{state: HoldWaiting}, checkOutcome{state: HoldBehindOthers}
 	missing := checkOutcome{HoldAgentMissing, false, holdOutcome{held: true, reason: AgentMissing}, AgentMissing}
 	missingNoted := missing
@@ -81,46 +87,27 @@ func TestCheckHold(t *testing.T) {
 	}{
 		// Not held by Holdfast.
 		{"no record", node(cordoned), time.Hour, release, checkOutcome{}},
-		{"unreadable record", node(cordoned, annotated(HoldAnnotation, "held")), time.Hour, release, checkOutcome{}},
-		{
-			"unreadable record, reported",
-			node(cordoned, raised, reported, annotated(HoldAnnotation, "held")),
-			time.Hour, release,
-			checkOutcome{},
-		},
+		{"unreadable record", node(cordoned, unreadable), time.Hour, release, checkOutcome{}},
+		{"unreadable record, reported", node(cordoned, raised, reported, unreadable), time.Hour, release, checkOutcome{}},
 		{"released", node(released, booted(thisBoot), cordoned), time.Hour, release, checkOutcome{}},
 
 		// An agent has two minutes.
 		{"before the agent timeout", born(), agentLate - 1, release, waiting},
 		{"no agent", born(), agentLate, release, missing},
-		{"no agent, flannel clears early", node(bornHeld, cordoned, available("FlannelIsUp")), agentLate, keep, missingNoted},
+		{"no agent, flannel clears early", node(bornHeld, cordoned, cleared), agentLate, keep, missingNoted},
 		{
-			"agent missing, flannel clears early", node(bornHeld, cordoned, reportedMissing, available("FlannelIsUp")),
+			"agent missing, flannel clears early", node(bornHeld, cordoned, reportedMissing, cleared),
 			agentLate, keep, missingNoted,
 		},
 		{"agent waits", born(reported), holdLate - 1, release, waiting.withAgent()},
+		{"agent waits since the boot before", in(bornBefore, raised, reported), agentLate, release, waiting.withAgent()},
+		{"no agent, held after a reboot", in(recorded(Held, thisBoot, Rebooted)), agentLate, release, missing},
 		{
-			"agent waits since the boot before",
-			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, raised, reported),
-			agentLate, release, waiting.withAgent(),
-		},
-		{
-			"no agent, held after a reboot", node(recorded(Held, thisBoot, Rebooted), booted(thisBoot), cordoned),
+			"no agent, condition of the last boot, flannel clears early", in(bornBefore, shutdown, cleared),
 			agentLate, release, missing,
 		},
-		{
-			"no agent, condition of the last boot, flannel clears early",
-			node(recorded(Held, otherBoot, NewNode), booted(thisBoot), cordoned, shutdown, available("FlannelIsUp")),
-			agentLate, release, missing,
-		},
-		{
-			"condition of the last boot", node(recorded(Held, otherBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
-			agentLate, keep, missing,
-		},
-		{
-			"shutdown in progress", node(recorded(Held, thisBoot, GoingDown), booted(thisBoot), cordoned, shutdown),
-			agentLate, keep, waiting.withAgent(),
-		},
+		{"condition of the last boot", in(recorded(Held, otherBoot, GoingDown), shutdown), agentLate, keep, missing},
+		{"shutdown in progress", in(recorded(Held, thisBoot, GoingDown), shutdown), agentLate, keep, waiting.withAgent()},
 
 		// A hold has ten minutes.
 		{"overdue, no agent", born(reportedMissing), holdLate, keep, overdue},
@@ -132,10 +119,7 @@ func TestCheckHold(t *testing.T) {
 
 		// The hold is not the cause.
 		{"being deleted", born(deleting), time.Hour, release, blocked},
-		{
-			"unreachable kubelet", born(conditioned(corev1.NodeReady, unknown, "NodeStatusUnknown")), time.Hour, release,
-			checkOutcome{state: HoldUnreachable},
-		},
+		{"unreachable kubelet", born(unreachable), time.Hour, release, checkOutcome{state: HoldUnreachable}},
 		{"not Ready, no CNI", born(conditioned(corev1.NodeReady, no, "KubeletNotReady")), agentLate, release, missing},
 
 		// Outcomes that need no inspection of the host.
@@ -143,10 +127,7 @@ func TestCheckHold(t *testing.T) {
 		{"given up, crash, taint mode", node(givenUp, conditioned(NetworkHeld, yes, Overdue)), 0, keep, ending(notHeld)},
 		{"release in progress", node(released, reported, raised), agentLate - 1, keep, ending(holdOutcome{}).withAgent()},
 		{"release, crash", node(released, reported, raised), agentLate, keep, ending(notHeld.clearing()).withAgent()},
-		{
-			"agent without a boot ID", node(released, conditioned(NetworkHeld, unknown, BootUnknown)), time.Hour, release,
-			checkOutcome{agent: true},
-		},
+		{"agent without a boot ID", node(released, bootUnknown), time.Hour, release, checkOutcome{agent: true}},
 		{"H2: uncordoned", node(bornHeld, raised), agentLate - 1, keep, ending(holdOutcome{})},
 		{"H2: uncordoned, no agent", node(bornHeld, raised), agentLate, keep, ending(byHand.clearing())},
 		{"label, no agent", born(exempt), agentLate, keep, ending(byLabel.clearing())},

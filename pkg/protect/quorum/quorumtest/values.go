@@ -194,8 +194,8 @@ func RequireAllowed(t *testing.T, c *Cluster, r quorum.Request) {
 
 var foldedStep = regexp.MustCompile(`(?m)^  - as a last resort, (.+) \((\S+), (\S+)\)$`)
 
-// Unfolded returns the text of a golden file of TestMessages, which has the last step of a refusal in
-// one line, as the message has it.
+// Unfolded returns the text of a golden file of TestMessages as the message has it. The file has the
+// last step of a refusal in one line.
 func Unfolded(golden string) string {
 	return foldedStep.ReplaceAllString(golden,
 		"  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; recorded with your name), "+
