@@ -160,37 +160,6 @@ func TestF21ListOfOneObserver(t *testing.T) {
 	require.False(t, quorum.Decide(alone.View, quorumtest.Deletion(0)).Final, "another observer may still answer")
 }
 
-// A refusal names the lists if they differ, and tells to remove no member that one of them lacks.
-func TestF21DifferingLists(t *testing.T) {
-	ghost := quorumtest.Voters(4).Unbound(3)
-	ghost.Cluster.Observations = ghost.Cluster.Observations[:3]
-	ghost.RemovedFrom(0, 3).RemovedFrom(1, 3).Unhealthy(3)
-	lacking := quorumtest.Voters(4).Dead(1).RemovedFrom(0, 1)
-	for name, c := range map[string]struct {
-		cluster *quorumtest.Cluster
-		texts   []string
-		member  string
-	}{
-		"a member that one list has": {
-			ghost.Unhealthy(1),
-			[]string{
-				"this is by the list of node w3; node w1 lists a, b, c; node w2 lists a, b, c",
-				"whether the cluster has etcd4 (d)",
-			},
-			"d",
-		},
-		"a member that one list lacks": {lacking, []string{"this is by the list of node w3; node w1 lists a, c, d"}, "b"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			text := words.Message(quorum.Decide(c.cluster.View, quorumtest.Deletion(0)))
-			for _, words := range c.texts {
-				require.Contains(t, text, words)
-			}
-			require.NotContains(t, text, "etcdctl member remove "+c.member)
-		})
-	}
-}
-
 // Without a role, one observer alone neither places an unbound member at a Node nor keeps a member
 // in the list.
 func TestF21PlaceByOneList(t *testing.T) {
