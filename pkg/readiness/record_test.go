@@ -15,6 +15,7 @@ import (
 
 func TestParseRecord(t *testing.T) {
 	since := time.Date(2026, 8, 1, 10, 0, 0, 0, time.UTC)
+	allFields := Record{State: Held, BootID: "b1", Since: since, Reason: NewNode, Taint: "example.com/wait"}
 	for name, c := range map[string]struct {
 		value string
 		want  Record
@@ -22,7 +23,7 @@ func TestParseRecord(t *testing.T) {
 	}{
 		"all fields": {
 			`{"state":"held","bootID":"b1","since":"2026-08-01T10:00:00Z","reason":"NewNode","taint":"example.com/wait"}`,
-			Record{State: Held, BootID: "b1", Since: since, Reason: NewNode, Taint: "example.com/wait"}, "",
+			allFields, "",
 		},
 		"written by the born-held policy": {
 			`{"state":"held","bootID":"b1","reason":"NewNode"}`, Record{State: Held, BootID: "b1", Reason: NewNode}, "",

@@ -76,11 +76,14 @@ func TestNodeGroups(t *testing.T) {
 	})
 	filled := nodeGroups([]spc.Pool{pool(nil)}, []*corev1.Node{groupNode("1", nil), smaller}, nil)
 	one, elsewhere := []*corev1.Node{groupNode("1", nil)}, []*corev1.Node{groupNode("3", nil)}
+	two := []*corev1.Node{groupNode("1", nil), smaller}
 	notReady := groupNode("1", func(n *corev1.Node) { n.Status.Conditions = nil })
 	unreported := groupNode("1", func(n *corev1.Node) { n.Status.Allocatable = nil })
 	larger := pool(func(p *spc.Pool) { p.Size = "c4.2xlarge" })
 	known := pool(func(p *spc.Pool) { p.CPU, p.Memory, p.RootDiskSize = 2, 4096, 50 })
-	const ofGroup, noTemplate = "Nodes of the group", "no template"
+	const ofGroup, ofSize, noTemplate = "Nodes of the group", "Nodes of the same size", "no template"
+	arch := map[string]string{"kubernetes.io/arch": "amd64"}
+	archAndTeam := map[string]string{"kubernetes.io/arch": "amd64", "team": "a"}
 	for name, c := range map[string]struct {
 		pool   spc.Pool
 		nodes  []*corev1.Node
@@ -91,27 +94,15 @@ func TestNodeGroups(t *testing.T) {
 		sizes  string
 		labels map[string]string
 	}{
-		"smallest of the group": {
-			pool(nil), []*corev1.Node{groupNode("1", nil), smaller}, nil,
-			ofGroup, "4 8191Mi 40Gi 3800m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
-		},
-		"one Node": {
-			pool(nil), one, nil,
-			ofGroup, "4 8Gi 50Gi 3900m 7Gi", map[string]string{"kubernetes.io/arch": "amd64", "team": "a"},
-		},
-		"empty, as it was": {
-			pool(nil), elsewhere, filled,
-			ofGroup, "4 8191Mi 40Gi 3800m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
-		},
-		"always empty, same size elsewhere": {
-			pool(nil), elsewhere, nil,
-			"Nodes of the same size", "4 8Gi 50Gi 3900m 7Gi", map[string]string{"kubernetes.io/arch": "amd64"},
-		},
-		"empty, of another size now": {larger, one, filled, noTemplate, "", nil},
-		"always empty, by the pool":  {known, nil, nil, "cpu and memory of the pool", "2 4Gi 50Gi 2 4Gi", nil},
-		"unknown":                    {pool(nil), nil, nil, noTemplate, "", nil},
-		"not ready":                  {pool(nil), []*corev1.Node{notReady}, nil, noTemplate, "", nil},
-		"resources not reported":     {pool(nil), []*corev1.Node{unreported}, nil, noTemplate, "", nil},
+		"smallest of the group":             {pool(nil), two, nil, ofGroup, "4 8191Mi 40Gi 3800m 7Gi", arch},
+		"one Node":                          {pool(nil), one, nil, ofGroup, "4 8Gi 50Gi 3900m 7Gi", archAndTeam},
+		"empty, as it was":                  {pool(nil), elsewhere, filled, ofGroup, "4 8191Mi 40Gi 3800m 7Gi", arch},
+		"always empty, same size elsewhere": {pool(nil), elsewhere, nil, ofSize, "4 8Gi 50Gi 3900m 7Gi", arch},
+		"empty, of another size now":        {larger, one, filled, noTemplate, "", nil},
+		"always empty, by the pool":         {known, nil, nil, "cpu and memory of the pool", "2 4Gi 50Gi 2 4Gi", nil},
+		"unknown":                           {pool(nil), nil, nil, noTemplate, "", nil},
+		"not ready":                         {pool(nil), []*corev1.Node{notReady}, nil, noTemplate, "", nil},
+		"resources not reported":            {pool(nil), []*corev1.Node{unreported}, nil, noTemplate, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := nodeGroups([]spc.Pool{c.pool}, c.nodes, c.before)

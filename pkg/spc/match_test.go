@@ -27,6 +27,7 @@ func TestFind(t *testing.T) {
 	of := func(change func(*spc.Record)) records { return records{worker(change)} }
 	in := func(location string) records { return of(func(r *spc.Record) { r.Location = location }) }
 	one, two, three := records{worker(nil)}, records{worker(nil), other}, records{worker(nil), other, draftOf("x")}
+	drafts := records{draftOf("x")}
 	beside := func(change func(*spc.Record)) records { return records{worker(nil), worker(change)} }
 	for name, tc := range map[string]struct {
 		node    nodeChange
@@ -40,7 +41,7 @@ func TestFind(t *testing.T) {
 		"upper case":     {named("NETATT9DGN-worker-2"), two, spc.Matched, "instance_id"},
 		"public address": {public, two, spc.Matched, "public_ip"},
 		"hostname label": {label(corev1.LabelHostname, "netatt9dgn-worker-2"), two, spc.Matched, "instance_id"},
-		"empty fields":   {changes(), records{draftOf("x")}, spc.Missing, ""},
+		"empty fields":   {changes(), drafts, spc.Missing, ""},
 		"reused address": {
 			own, beside(func(r *spc.Record) { r.PK, r.InstanceID, r.State = 1, "old", "deleting" }), spc.Matched, "private_ip",
 		},
@@ -114,7 +115,7 @@ func TestFind(t *testing.T) {
 			"whose private address 172.23.1.67 is not the node's",
 		},
 		"draft with the name": {
-			named("x"), records{draftOf("x")}, spc.Missing,
+			named("x"), drafts, spc.Missing,
 			"SPC instance x (node_id 8, draft) has its name but no machine yet (state draft)",
 		},
 		"draft with the name, address of a failed machine": {

@@ -43,6 +43,8 @@ func TestAssess(t *testing.T) {
 	const protected = "stays protected: the data directory of " + etcdUnit + ": permission denied"
 	memberships := map[string]Membership{"NotMember": MemberAbsent, "Unknown": MembershipUnknown}
 	type servers = []evidence.FoundServer
+	answers, hangs := servers{unitServer()}, servers{unitServer(), unansweredAt(events, "process 99")}
+	hasData, removed := servers{stopped(unitServer(), new(true))}, servers{removedServer(unitServer())}
 	for name, c := range map[string]struct {
 		found    servers
 		change   func(*Inputs)
@@ -51,7 +53,7 @@ func TestAssess(t *testing.T) {
 		announce []evidence.MemberRef
 		contains string
 	}{
-		"answers": {servers{unitServer()}, nil, "SystemdUnit", unitA, refs("a"), ""},
+		"answers": {answers, nil, "SystemdUnit", unitA, refs("a"), ""},
 		"two clusters": {
 			servers{unitServer(), events}, nil, "SystemdUnit", unitA + "; " + processF, withEvents(refs("a")), "",
 		},
@@ -59,14 +61,14 @@ func TestAssess(t *testing.T) {
 			servers{unanswered(unitServer())}, nil, "Unverified", "unverified etcd server, " + etcdUnit, nil, noAnswer,
 		},
 		"one answers, one hangs": {
-			servers{unitServer(), unansweredAt(events, "process 99")}, announced(withEvents(refs("a"))), "SystemdUnit",
+			hangs, announced(withEvents(refs("a"))), "SystemdUnit",
 			unitA + "; etcd member f of cluster abc, process 99", withEvents(refs("a")), "",
 		},
 		"stopped, data, announced": {
-			servers{stopped(unitServer(), new(true))}, announced(refs("a")), "DataDirectory", "stopped " + unitA, refs("a"), "",
+			hasData, announced(refs("a")), "DataDirectory", "stopped " + unitA, refs("a"), "",
 		},
 		"stopped, data, never announced": {
-			servers{stopped(unitServer(), new(true))}, nil, "DataDirectory",
+			hasData, nil, "DataDirectory",
 			"stopped etcd server with the data of a member, " + etcdUnit, nil, "",
 		},
 		"installed, never started": {servers{stopped(unitServer(), new(false))}, nil, "NotMember", "", nil, ""},
@@ -74,11 +76,11 @@ func TestAssess(t *testing.T) {
 		"nothing":                  {nil, nil, "NotMember", "", nil, "no etcd member is on this node"},
 		"incomplete scan":          {nil, nil, "Unknown", "", nil, unread},
 		"answers, incomplete scan": {
-			servers{unitServer()}, nil, "SystemdUnit", unitA, refs("a"), "could not be read: " + unread,
+			answers, nil, "SystemdUnit", unitA, refs("a"), "could not be read: " + unread,
 		},
 		"clusters not known": {nil, unknownClusters, "Unknown", "", nil, "EtcdClusters"},
 		"removed": {
-			servers{removedServer(unitServer())}, announced(refs("a")), "NotMember", "", nil,
+			removed, announced(refs("a")), "NotMember", "", nil,
 			"1 member found on this node has left its cluster",
 		},
 		"removed, another cluster": {
@@ -103,7 +105,7 @@ func TestAssess(t *testing.T) {
 			servers{unitServer(), pod}, bound, "SystemdUnit", unitA, refs("a"), "",
 		},
 		"ineffective annotation": {
-			servers{unitServer()}, ineffective, "SystemdUnit", unitA, refs("a"),
+			answers, ineffective, "SystemdUnit", unitA, refs("a"),
 			`annotation karpenter.sh/do-not-disrupt has the value "false"`,
 		},
 	} {

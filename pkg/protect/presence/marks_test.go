@@ -47,6 +47,7 @@ func TestMarks(t *testing.T) {
 	unverified := Protection{Membership: MemberPresent, Because: "etcd member etcd1 (a)"}
 	const karpenterKey, escalatorKey = autoscaler.Karpenter, autoscaler.Escalator
 	p, other, empty := present(), map[string]string{"x": "y"}, map[string]string{}
+	ineffective := map[string]string{karpenterKey: "no"}
 	ofOne := []string{karpenterKey} // a mark of a hold
 	lacking := without(marked, karpenterKey)
 	butOne := with(marked, MarksAnnotation, allBut(autoscaler.ClusterAutoscaler))
@@ -62,7 +63,7 @@ func TestMarks(t *testing.T) {
 		"nothing changes": {p, marked, marked, label, label, nil},
 		"label removed":   {p, marked, marked, map[string]string{"z": "1"}, with(label, "z", "1"), nil},
 		"foreign mark, ineffective": {
-			p, map[string]string{karpenterKey: "no"},
+			p, ineffective,
 			with(marked, karpenterKey, "no", MarksAnnotation, allBut(karpenterKey)), nil, label, nil,
 		},
 		"all marks foreign": {
