@@ -70,10 +70,10 @@ func (p *Prober) fetchMembersAt(ctx context.Context, e endpoint, of evidence.Mem
 }
 
 // confirm reads the member list, and whether there are alarms, from a server that has just served a
-// linearizable read. The data of the server is then as recent as that read: its own member list, so
-// that a linearizable one is not needed, which etcd has since 3.5, and its status, whose errors
-// contain the alarms since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only a
-// cluster with an error needs the request for alarms, which writes to its raft log.
+// linearizable read. The data of the server is then as recent as that read. So its own list needs
+// no further confirmation, which etcd offers since 3.5. The errors in its status contain the alarms
+// since 3.4 (StatusResponse in etcd's api/etcdserverpb/rpc.proto). So only a cluster with an error
+// needs the request for alarms, which writes to its raft log.
 func (l *memberList) confirm(ctx context.Context, conn *grpc.ClientConn, of evidence.MemberRef) error {
 	var noAlarms bool
 	var requests sync.WaitGroup

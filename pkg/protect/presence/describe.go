@@ -143,9 +143,9 @@ func retirement(id v1alpha1.ClusterID, in Inputs) string {
 		in.Node, observation.AnnouncementAnnotation, command)
 }
 
-// otherReports returns which other nodes have a last confirmed list that contains a member, whether
-// one of these lists proves it healthy, which have a list without it, and on which nodes the agent
-// finds the server or the data of the member.
+// otherReports returns which other nodes have a last confirmed list with a member, and which have
+// one without it. isHealthy means that one of the lists proves the member healthy. finders are the
+// nodes whose agents find its server or its data.
 func otherReports(ref evidence.MemberRef, in Inputs) (with []string, isHealthy bool, without, finders []string) {
 	c := clusterOf(ref, in) // it binds the member
 	for _, o := range observation.Confirmed(observation.Accepted(c)) {
