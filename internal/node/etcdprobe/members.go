@@ -156,7 +156,7 @@ func validateMembers(members []*pb.Member) error {
 }
 
 // fetchMembers requests the member list from the local server. If that fails, or takes more
-// than a third of the Prober's timeout, it also requests the list from the other cached
+// than a tenth of the Prober's timeout, it also requests the list from the other cached
 // members. Within the Prober's timeout, it returns the best list and the local server's own.
 func (p *Prober) fetchMembers(ctx context.Context, local evidence.FoundServer) (best, own memberList) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
@@ -173,7 +173,7 @@ func (p *Prober) fetchMembers(ctx context.Context, local evidence.FoundServer) (
 		cancel()
 	})
 	requests.Go(func() {
-		delay := time.NewTimer(p.timeout / 3)
+		delay := time.NewTimer(p.timeout / 10)
 		defer delay.Stop()
 		select {
 		case <-localFailed:
