@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
 
 const (
@@ -98,7 +96,7 @@ func TestFirstLines(t *testing.T) {
 
 func golden(t *testing.T, name string) string {
 	t.Helper()
-	return strings.TrimRight(quorumtest.Unfolded(read(t, messagesDir+name+".txt")), "\n") + "\n"
+	return strings.TrimRight(read(t, messagesDir+name+".txt"), "\n") + "\n"
 }
 
 // before returns the text of a refusal before one of its parts.

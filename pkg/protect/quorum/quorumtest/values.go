@@ -3,9 +3,7 @@ package quorumtest
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -191,24 +189,4 @@ func RequireAllowed(t *testing.T, c *Cluster, r quorum.Request) {
 	t.Helper()
 	v := quorum.Decide(c.View, r)
 	require.True(t, v.Allowed, words.Message(v))
-}
-
-var foldedStep = regexp.MustCompile(`(?m)^  - as a last resort, (.+) \((\S+), (\S+)\)$`)
-
-// Unfolded returns the text of a golden file of TestMessages as the message has it. The file of a
-// refusal lacks the title of the steps, and has the last one in one line.
-func Unfolded(golden string) string {
-	last := foldedStep.FindStringSubmatch(golden)
-	if last == nil {
-		return golden
-	}
-	title := "what to do, safest first:"
-	if strings.HasPrefix(last[1], "drain ") {
-		title = "what to do, safest first (programs that drain nodes try again by themselves):"
-	}
-	return foldedStep.ReplaceAllString(strings.Replace(golden, "\n  - ", "\n"+title+"\n  - ", 1),
-		"  - as a last resort, override this refusal (needs the verb breakglass on etcdclusters; recorded with your name), "+
-			"then $1:\n    kubectl holdfast break-glass $2 --reason \"say why\"\n    or without the plugin:\n"+
-			`    kubectl annotate --overwrite node $2 holdfast.dev/break-glass='{"uid":"$3",`+
-			`"until":"'$$(date -u -d +30min +%FT%TZ)'","reason":"say why"}'`)
 }
