@@ -231,12 +231,7 @@ func TestShutdownDespiteRefusals(t *testing.T) {
 	inBubble(t, node, func(f *bubbleFixture) {
 		holdsMember(f)
 		f.facts.set(openNetwork())
-		f.api.beforeWrite = func(body string) error {
-			if strings.Contains(body, openstack.Annotation) {
-				return refusal(http.StatusForbidden)
-			}
-			return nil
-		}
+		f.refuseMachine()
 	}, func(f *bubbleFixture) {
 		elapse(f.t, time.Minute)
 		answered := f.api.answered

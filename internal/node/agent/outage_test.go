@@ -19,6 +19,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
+// refuseMachine is a policy that refuses the part of a write that identifies the machine.
+func (f *bubbleFixture) refuseMachine() {
+	f.api.beforeWrite = func(body string) error {
+		if strings.Contains(body, openstack.Annotation) {
+			return refusal(http.StatusForbidden)
+		}
+		return nil
+	}
+}
+
 // outage lets time pass while the server is away, and then brings it back. No request may be
 // answered, and the agent must stay healthy.
 func (f *bubbleFixture) outage(lasts time.Duration) {
@@ -164,12 +174,7 @@ func TestLostEvents(t *testing.T) {
 		node.Spec.ProviderID = "openstack:///2b3b1b80-8b5c-4bd3-9a2f-1d4a0a3f6a11"
 		inBubble(t, node, func(f *bubbleFixture) {
 			f.facts.set(openNetwork())
-			f.api.beforeWrite = func(body string) error {
-				if strings.Contains(body, openstack.Annotation) {
-					return refusal(http.StatusForbidden)
-				}
-				return nil
-			}
+			f.refuseMachine()
 		}, func(f *bubbleFixture) {
 			elapse(f.t, slowTick)
 			f.api.locked(func() {
