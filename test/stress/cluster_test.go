@@ -302,6 +302,11 @@ func (c *stressCluster) addLearner(ctx context.Context, node string) error {
 	if err = errors.Join(err, full); err != nil {
 		return err
 	}
+	// A new member learns its ID from the member list of any other. A list that still has an
+	// earlier attempt gives it an ID that the cluster has removed.
+	if err := c.writeEverywhere(ctx); err != nil {
+		return err
+	}
 	c.history.recordStart(c.memberID(m))
 	c.mu.Lock()
 	c.members[node] = m
