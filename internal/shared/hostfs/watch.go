@@ -80,7 +80,7 @@ func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 		case <-delayed:
 			relevant, delayed = true, nil
 		case <-o.Grown:
-			_, err = w.update() // the caller has just read the new targets
+			relevant, err = w.update() // a new target may have changed since the caller read it
 		case <-compare.C:
 			moved, err = w.update()
 		}

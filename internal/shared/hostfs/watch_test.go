@@ -1,8 +1,10 @@
 package hostfs
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +75,38 @@ func TestUpdateReturnsWatchError(t *testing.T) {
 	_, err := w.update()
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.Empty(t, w.dirs)
+}
+
+// TestWatchNotifiesOfNewTargets: a target may change between the read that found it and the watch on
+// it.
+func TestWatchNotifiesOfNewTargets(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "srv"), 0o755))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var hasGrown atomic.Bool
+	grown, notified := make(chan struct{}, 1), 0
+	err := Root(root).Watch(ctx, WatchOptions{
+		Targets: func() []Target {
+			if hasGrown.Load() {
+				return []Target{{Dir: "/etc"}, {Dir: "/srv"}}
+			}
+			return []Target{{Dir: "/etc"}}
+		},
+		Grown: grown, Ready: func() {},
+		Notify: func() {
+			switch notified++; notified {
+			case 1:
+				hasGrown.Store(true)
+				grown <- struct{}{}
+			case 2:
+				cancel()
+			}
+		},
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 2, notified)
 }
 
 // TestUpdateEndsAtRemovedMount has a target on which a directory is mounted that was removed. The
