@@ -17,7 +17,7 @@ import (
 
 // startTimeout limits the start of an API server in a test. It takes about three seconds on an
 // idle machine.
-const startTimeout = 60 * time.Second
+const startTimeout = 3 * time.Minute
 
 // bornHeldMinor is the first minor version that serves MutatingAdmissionPolicy v1.
 const bornHeldMinor = 36
