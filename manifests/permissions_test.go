@@ -227,7 +227,6 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"get nodes", "list nodes", "watch nodes", "patch nodes", "patch nodes/status",
 				"get etcdclusters.holdfast.dev", "list etcdclusters.holdfast.dev", "watch etcdclusters.holdfast.dev",
 				"create etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev", "patch etcdclusters.holdfast.dev/status",
-				"delete etcdclusters.holdfast.dev",
 				"get etcdobservations.holdfast.dev", "list etcdobservations.holdfast.dev",
 				"watch etcdobservations.holdfast.dev", "create etcdobservations.holdfast.dev",
 				"delete etcdobservations.holdfast.dev",
@@ -248,7 +247,7 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 			},
 			mayNot: []string{
 				"delete nodes", "create nodes", "update nodes", "update nodes/status",
-				"breakglass etcdclusters.holdfast.dev",
+				"delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
 				"update etcdobservations.holdfast.dev", "patch etcdobservations.holdfast.dev",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",

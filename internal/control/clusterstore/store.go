@@ -217,12 +217,6 @@ func (s *Store) Create(ctx context.Context, c *v1alpha1.EtcdCluster) error {
 	return s.client.Create(ctx, c, fieldOwner)
 }
 
-// Delete deletes the EtcdCluster that c is a version of. It fails with a conflict if the object has
-// changed since.
-func (s *Store) Delete(ctx context.Context, c *v1alpha1.EtcdCluster) error {
-	return s.client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
-}
-
 // CreateObservation creates the EtcdObservation of a node, without a report. It belongs to c, and
 // is deleted with it. The error is the API server's.
 func (s *Store) CreateObservation(ctx context.Context, c *v1alpha1.EtcdCluster, node string) error {

@@ -199,7 +199,7 @@ func TestLeader(t *testing.T) {
 		{"announced cluster", fromAnnouncements},
 		{"false claim", falseClaim},
 		{"cluster limit per node", clusterLimitPerNode},
-		{"room for a cluster", roomForCluster},
+		{"a cluster beyond the limit", waitingCluster},
 		{"observations of a deleted node", removedObservations},
 		{"node deleted without a grant", tombstone},
 		{"node deleted with break-glass while the webhook was down", unreviewedOverride},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,38 +67,20 @@ func clusterLimitPerNode(t *testing.T, f *storetest.Fixture) {
 	h.reconcileUntil("the EtcdCluster of another node", func(*v1alpha1.EtcdCluster) bool { return there("eee4") })
 }
 
-// roomForCluster: what one worker makes up gives way to an etcd cluster with two nodes, and what is
-// bound does not.
-func roomForCluster(t *testing.T, f *storetest.Fixture) {
+// waitingCluster: beyond the limit, no EtcdCluster is created, and none gives way.
+func waitingCluster(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
-	h := newHarness(t, f, func(o *Options) { o.MaxClusters = 2 })
+	h := newHarness(t, f, func(o *Options) { o.MaxClusters = 1 })
 	h.bindAll()
-	exists := func(id string) bool {
-		c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: id}}
-		err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)
-		require.NoError(t, client.IgnoreNotFound(err))
-		return err == nil
-	}
-	for _, id := range []string{"eee1", "eee2"} {
-		f.DeleteAfterTest(&v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: id}})
-	}
 	h.announce(h.registerExtra(), "eee1")
-	h.reconcileUntil("the worker's EtcdCluster", func(*v1alpha1.EtcdCluster) bool { return exists("eee1") })
-	for _, i := range []v1alpha1.MemberID{"2", "3"} {
-		node := h.CreateNode(fmt.Sprintf("host-%s-%s", i, h.ClusterID), "10.99.0.1"+string(i), i)
-		h.DeleteAfterTest(node)
-		h.announce(node, "eee2")
-	}
-	h.reconcileUntil("room for the cluster of two nodes", func(*v1alpha1.EtcdCluster) bool {
-		return exists("eee2") && !exists("eee1")
-	})
 	h.reconcileUntil("the event on the worker", func(*v1alpha1.EtcdCluster) bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return slices.Contains(h.recorded, "Warning EtcdClusterNotCreated")
 	})
-	require.True(t, exists(string(f.ClusterID)), "it is bound")
-	require.Contains(t, h.log.String(), "--max-etcd-clusters=2")
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "eee1"}}
+	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)))
+	require.Contains(t, h.log.String(), "--max-etcd-clusters=1")
 }
 
 func removedObservations(t *testing.T, f *storetest.Fixture) {

@@ -165,13 +165,6 @@ func (l *Leader) createAnnounced(ctx context.Context, object membership.NewObjec
 	if live.Node == nil || !announces(live.Node, object.ID) {
 		return false, nil
 	}
-	if old := object.Replaces; old != nil {
-		if err := l.Store.Delete(ctx, old); err != nil {
-			return false, fmt.Errorf("making room: %w", err)
-		}
-		l.Log.Warn("deleted an EtcdCluster without bindings, to make room",
-			"etcd_cluster", old.Name, "made_for", old.Annotations[membership.MadeForAnnotation], "room_for", object.ID)
-	}
 	c := &v1alpha1.EtcdCluster{}
 	c.Name = string(object.ID)
 	c.Annotations = map[string]string{membership.MadeForAnnotation: object.Node}
