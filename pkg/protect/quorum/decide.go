@@ -48,7 +48,7 @@ func decideQuorum(v View, r Request) Verdict {
 		case t.isOnlyMember(list):
 			isOnlyMember = true
 		default:
-			if tally := t.tallyRequest(list, onNode, v.MinRemainingTolerance); tally.isWorseThan(worst) {
+			if tally := t.tallyRequest(list, onNode); tally.isWorseThan(worst) {
 				worst = &tally
 			}
 		}

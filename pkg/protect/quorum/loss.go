@@ -60,7 +60,7 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) Cause {
 // lossByOthers returns why the member counts as lost because of another etcd cluster: a grant there
 // is for a Node where the member runs or may run.
 func (s Snapshot) lossByOthers(id v1alpha1.MemberID) Cause {
-	for _, c := range s.others {
+	for _, c := range s.Others {
 		for _, g := range withoutVoid(c, s.Nodes).Spec.Grants {
 			isOn := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
 			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf(id), isOn) {
@@ -89,7 +89,7 @@ func (s Snapshot) absenceOf(m v1alpha1.MemberStatus) Cause {
 // nodesOf returns the Node that the member is bound to, and the Nodes where it may run if it is not
 // located.
 func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
-	possible := slices.DeleteFunc(slices.Clone(s.possibleNodes), func(b v1alpha1.Binding) bool { return b.MemberID != id })
+	possible := slices.DeleteFunc(slices.Clone(s.PossibleNodes), func(b v1alpha1.Binding) bool { return b.MemberID != id })
 	if b, bound := s.Bindings[id]; bound {
 		return append([]v1alpha1.Binding{b}, possible...)
 	}

@@ -3,7 +3,6 @@ package quorum
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -21,17 +20,9 @@ const (
 // the observations that answer the probe request. Counts decides which statements of these
 // observations count.
 type Snapshot struct {
-	// Cluster lacks the grants that are void.
-	Cluster  *v1alpha1.EtcdCluster
-	nonces   []string
-	Nodes    map[string]observation.NodeState
+	// View has a Cluster without the grants that are void.
+	View
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
-	// Now is the time of the decision. It selects the words about times that are still to come.
-	Now time.Time
-	// others are all EtcdClusters, as in View.
-	others []*v1alpha1.EtcdCluster
-	// possibleNodes are the Nodes where the members may run that are not located.
-	possibleNodes []v1alpha1.Binding
 	// unlocatedHosts are the hosts of the peer URLs of members that are not located.
 	unlocatedHosts map[v1alpha1.MemberID][]string
 	// needed is from how many Nodes a statement must come, so that it counts.
@@ -54,21 +45,14 @@ type Snapshot struct {
 // NewSnapshot returns the Snapshot of a View. The Nodes named, which need not be bound, have
 // members too: see observation.WordsNeeded.
 func NewSnapshot(v View, nodes ...string) Snapshot {
+	v.Cluster = withoutVoid(v.Cluster, v.Nodes)
 	s := Snapshot{
-		Cluster:       withoutVoid(v.Cluster, v.Nodes),
-		nonces:        v.Nonces,
-		Nodes:         v.Nodes,
-		Now:           v.Now,
-		others:        v.Others,
-		possibleNodes: v.PossibleNodes,
-		Bindings:      map[v1alpha1.MemberID]v1alpha1.Binding{},
-		proven:        map[v1alpha1.MemberID]bool{},
-		Corrupt:       map[v1alpha1.MemberID]bool{},
+		View: v, Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{}, unlocatedHosts: unlocatedHosts(v.Cluster),
+		proven: map[v1alpha1.MemberID]bool{}, Corrupt: map[v1alpha1.MemberID]bool{},
 	}
 	for _, b := range s.Cluster.Spec.Members {
 		s.Bindings[b.MemberID] = b
 	}
-	s.unlocatedHosts = unlocatedHosts(s.Cluster)
 	s.needed = observation.WordsNeeded(s.Cluster, s.mayExist, nodes...)
 	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
 		if n := s.Nodes[o.Node]; n.Known && n.UID == o.NodeUID && s.maySpeak(n) {
@@ -141,7 +125,7 @@ func isFrom(b v1alpha1.Binding) func(v1alpha1.Observation) bool {
 // observer.
 func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, isAnswered bool) {
 	for _, o := range s.Cluster.Observations {
-		if observation.IsFrom(o, b) && observation.IsValid(o) && observation.IsAnswer(o, s.nonces) {
+		if observation.IsFrom(o, b) && observation.IsValid(o) && observation.IsAnswer(o, s.Nonces) {
 			return o, true
 		}
 	}
@@ -152,7 +136,7 @@ func (s Snapshot) OwnAnswer(b v1alpha1.Binding) (answer v1alpha1.Observation, is
 // or "". It need not be an observer, because this decides nothing.
 func (s Snapshot) finderOf(id v1alpha1.MemberID) string {
 	for _, o := range s.Cluster.Observations {
-		if observation.Finds(o, id) && observation.IsAnswer(o, s.nonces) {
+		if observation.Finds(o, id) && observation.IsAnswer(o, s.Nonces) {
 			return o.Node
 		}
 	}

@@ -106,11 +106,11 @@ func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists
 	if b, bound := s.Bindings[id]; bound {
 		return b, s.mayExist(b)
 	}
-	at := slices.IndexFunc(s.possibleNodes, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
+	at := slices.IndexFunc(s.PossibleNodes, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
 	if at < 0 {
 		return v1alpha1.Binding{}, false
 	}
-	return s.possibleNodes[at], true
+	return s.PossibleNodes[at], true
 }
 
 // alarms returns the members with each alarm, by the lists that count.

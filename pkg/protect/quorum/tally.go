@@ -106,8 +106,8 @@ func (s Snapshot) tallyList(list v1alpha1.Observation, onNode []v1alpha1.MemberI
 //
 // A member that may stop before it is removed does not take part (RKE2). Nor does one that is not
 // proven healthy, or that an earlier grant or a mark makes lost or away.
-func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1.MemberID, tolerance int) Tally {
-	tally := t.tallyList(list, onNode, tolerance)
+func (t requestTarget) tallyRequest(list v1alpha1.Observation, onNode []v1alpha1.MemberID) Tally {
+	tally := t.tallyList(list, onNode, t.MinRemainingTolerance)
 	if t.Door == DoorRemove && !t.StopsFirst && tally.Voters > 1 && slices.ContainsFunc(onNode, t.takesPart(list)) {
 		reserve := tally.Required - tally.Quorum
 		tally.Leaving = 1

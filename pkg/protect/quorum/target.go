@@ -146,7 +146,7 @@ func (t requestTarget) possibleRejoins(lists []v1alpha1.Observation) []v1alpha1.
 // without the role that an observer needs, because its kubelet writes it.
 func (t requestTarget) mayRunElsewhere(id v1alpha1.MemberID) bool {
 	return observation.HasObserver(t.Cluster, id) ||
-		slices.ContainsFunc(t.possibleNodes, func(b v1alpha1.Binding) bool {
+		slices.ContainsFunc(t.PossibleNodes, func(b v1alpha1.Binding) bool {
 			n := t.Nodes[b.Node]
 			isElsewhere := b.Node != t.Node && n.UID == b.NodeUID
 			return b.MemberID == id && b.Basis != v1alpha1.BasisClaim && isElsewhere && t.maySpeak(n)
