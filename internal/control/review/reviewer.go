@@ -133,7 +133,7 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 	}
 	decision := words.Combine(quorum.DecideUnlabelled(all, req))
 	if !decision.Allowed && req.BreakGlass != nil {
-		req.CountAddresses = true // More members may be lost with the Node than DecideUnlabelled found.
+		// More members may be lost with the Node than DecideUnlabelled found.
 		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req), all); err != nil {
 			decision = cannotDecide(req, err)
 		}

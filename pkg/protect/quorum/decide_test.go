@@ -108,8 +108,6 @@ func TestDecideTarget(t *testing.T) {
 	otherCluster := func(r *quorum.Request) { otherNode()(r); r.Announced = append(r.Announced, ref("abc", 0)) }
 	atAddress, atB := otherNode(quorumtest.Address(0)), otherNode(quorumtest.Address(1))
 	local, byName := otherNode("127.0.0.1", "::1", "localhost", "0.0.0.0"), otherNode("etcd-1.example.org")
-	drain := func(r *quorum.Request) { atAddress(r); r.Labelled, r.Door = false, quorum.DoorDrain }
-	counted := func(r *quorum.Request) { atAddress(r); r.Labelled, r.CountAddresses = false, true }
 	byUID := func(r *quorum.Request) { *r = quorum.Request{Node: "renamed", UID: "u1"} }
 	worker := func(r *quorum.Request) { r.Node, r.UID, r.Announced, r.Labelled = "w9", "u9", nil, false }
 	unboundA := func() *quorumtest.Cluster { return voters(3).Unbound(0) }
@@ -129,14 +127,12 @@ func TestDecideTarget(t *testing.T) {
 		"another's member, which has left":        {voters(3).Removed(1), otherB, nothing, nil, ""},
 		"member of another cluster, one observer": {without(3).Unbound(1).Unbound(2), otherCluster, nothing, nil, ""},
 		"unconfirmed list of its unbound agent":   {unconfirmed, nil, kept, a, ""},
-		"drain at its address, no label":          {unboundA().Unhealthy(2), drain, lost, a, ""},
-		"at its address, where addresses count":   {unboundA().Unhealthy(2), counted, lost, a, ""},
 		"rejoined at the old address":             {rejoined, nil, lost, quorumtest.IDs("d"), ""},
 		"loopback addresses":                      {onLoopback, local, nothing, nil, ""},
 		"bound by UID":                            {voters(3), byUID, kept, a, ""},
 		"at its IPv4 address written as IPv6":     {unboundA(), otherNode("::ffff:10.0.0.1"), kept, a, ""},
 		"at its host name":                        {unboundA().Everywhere(0, hostNames), byName, kept, a, ""},
-		"at the address, no label":                {unboundA(), worker, nothing, nil, ""},
+		"at its address, no label":                {unboundA().Unhealthy(2), worker, lost, a, ""},
 		"at its address, bound elsewhere":         {unboundA().Unhealthy(2), atB, nothing, nil, ""},
 		"local member of an unbound agent":        {unboundA().Unhealthy(2), bare, lost, a, ""},
 		"listed by its own unbound agent only":    {onlyItsOwn, nil, lost, a, "2 of 3 voters must be healthy"},

@@ -18,9 +18,6 @@ type Request struct {
 	Version string
 	// Labelled reports whether the Node has the label EtcdMemberLabel.
 	Labelled bool
-	// CountAddresses means that the members at the addresses of the Node count as on it, although the
-	// Node has no label. They always count with the label, and for a drain.
-	CountAddresses bool
 	// Announced are the members that the Node's agent announced on the Node.
 	Announced []evidence.MemberRef
 	// Unverified are the places on the host where the Node's agent found servers that have never
@@ -43,11 +40,6 @@ type Request struct {
 	DryRun bool
 	// BreakGlass is the valid override on the Node, or nil.
 	BreakGlass *BreakGlass
-}
-
-// countsAddresses reports whether the members at the addresses of the Node count as on it.
-func (r Request) countsAddresses() bool {
-	return r.Labelled || r.Door == DoorDrain || r.CountAddresses
 }
 
 // places returns the members of the cluster that may be on the node of the request, with the

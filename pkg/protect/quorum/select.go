@@ -11,17 +11,14 @@ import (
 )
 
 // Select returns the clusters that may have a member on the node, sorted by cluster ID: by
-// binding, announcement or earlier grant, and for a labelled node also by its addresses in the
-// lists of observers on two Nodes. The claim of one other Node is never sufficient. So a
-// single Node can involve only itself and the leader. With a break-glass override one list is
+// binding, announcement or earlier grant, and by its addresses in the lists of observers on two
+// Nodes. The claim of one other Node is never sufficient. So a single Node can involve only itself
+// and the leader. With a break-glass override one list is
 // enough, because the override only adds a grant.
 func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster {
 	by := place.Review
 	if r.BreakGlass != nil {
 		by = place.Override
-	}
-	if !r.countsAddresses() {
-		r.Addresses = nil
 	}
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
 }

@@ -50,7 +50,7 @@ func TestSelect(t *testing.T) {
 		"at address in one list, break-glass": {clusters{oneList}, forced, clusters{oneList}},
 		"at address in old lists":             {clusters{oldLists}, atAddress, nil},
 		"F89 at address in unconfirmed lists": {clusters{unconfirmed}, atAddress, clusters{unconfirmed}},
-		"at address without the label":        {all, worker, nil},
+		"at address without the label":        {all, worker, clusters{a, b}},
 		"worker":                              {all, farWorker, nil},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Select(c.clusters, c.request)) })

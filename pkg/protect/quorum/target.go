@@ -83,15 +83,13 @@ func (t requestTarget) isLocatedElsewhere(id v1alpha1.MemberID) bool {
 	return t.isBoundElsewhere(id) && observation.IsLocated(t.Cluster, id)
 }
 
-// membersOnNode returns the members of a list that are on the node: the assigned members, and for a
-// labelled node also the members at its addresses that are not known to run on another Node. A
-// host that joined again has a new member ID at its old address, while its old member ID may
-// still be in the list.
+// membersOnNode returns the members of a list that are on the node: the assigned members, and those
+// at its addresses that are not known to run on another Node. A host that joined again has a new
+// member ID at its old address, while its old member ID may still be in the list.
 func (t requestTarget) membersOnNode(list v1alpha1.Observation) []v1alpha1.MemberID {
 	var found []v1alpha1.MemberID
 	for _, m := range list.Members {
-		isAtNode := t.countsAddresses() && observation.IsAtAddress(m, t.Addresses)
-		if t.assigned[m.ID] || (isAtNode && !t.isLocatedElsewhere(m.ID)) {
+		if t.assigned[m.ID] || observation.IsAtAddress(m, t.Addresses) && !t.isLocatedElsewhere(m.ID) {
 			found = append(found, m.ID)
 		}
 	}

@@ -106,7 +106,7 @@ func (s State) membersOf(
 	n *corev1.Node, clusters []*v1alpha1.EtcdCluster,
 ) (selected []*v1alpha1.EtcdCluster, r quorum.Request, unknown quorum.Decision) {
 	r, err := quorum.RequestFor(n)
-	r.DryRun, r.CountAddresses = true, true
+	r.DryRun = true
 	if err != nil {
 		return nil, r, words.Combine(quorum.RefuseUnparsable(r, err))
 	}
