@@ -139,10 +139,9 @@ type Proof struct {
 // An AgentAnswer is how an agent answered the probe request.
 type AgentAnswer int
 
-// The answers of agents. The zero value has nothing to explain.
+// The answers of agents. The zero value is that of a member without a binding.
 const (
-	AgentAnswered AgentAnswer = iota
-	AgentUnknown
+	AgentUnknown AgentAnswer = iota
 	AgentGone
 	AgentWithoutRole
 	AgentUnconfirmed
@@ -203,24 +202,26 @@ func (s Snapshot) missingLists() MissingList {
 
 // agentOf returns how the agent on the Node of a binding answered the probe request.
 func (s Snapshot) agentOf(b v1alpha1.Binding) AgentState {
-	state := AgentState{Binding: b, Answer: AgentNeverReported}
+	state := AgentState{Binding: b}
 	isObserver := func(other v1alpha1.Binding) bool {
 		return other.NodeUID == b.NodeUID && observation.IsObserver(other)
 	}
 	accepted := observation.Accepted(s.Cluster)
-	last := slices.IndexFunc(accepted, func(o v1alpha1.Observation) bool { return o.Node == b.Node })
+	last := slices.IndexFunc(accepted, isFrom(b))
+	if last >= 0 {
+		state.Last = accepted[last]
+	}
 	switch {
 	case !s.mayExist(b):
 		state.Answer = AgentGone
-		return state
 	case !slices.ContainsFunc(s.Cluster.Spec.Members, isObserver):
-		return s.nonObserver(b)
+		state.Answer = AgentUnconfirmed
+		if s.Cluster.Spec.Observers == v1alpha1.NodesWithRole {
+			state.Answer = AgentWithoutRole
+		}
 	case last < 0:
-		return state
-	}
-	state.Last = accepted[last]
-	switch {
-	case !slices.ContainsFunc(s.Answers, func(a v1alpha1.Observation) bool { return a.Node == b.Node }):
+		state.Answer = AgentNeverReported
+	case !s.hasAnswered(b):
 		state.Answer = AgentSilent
 	case observation.IsConfirmed(state.Last):
 		state.Answer = AgentListsAlone
@@ -230,14 +231,6 @@ func (s Snapshot) agentOf(b v1alpha1.Binding) AgentState {
 		state.Answer = AgentFailed
 	}
 	return state
-}
-
-// nonObserver returns why the observations of a binding's Node do not count.
-func (s Snapshot) nonObserver(b v1alpha1.Binding) AgentState {
-	if s.Cluster.Spec.Observers == v1alpha1.NodesWithRole {
-		return AgentState{Binding: b, Answer: AgentWithoutRole}
-	}
-	return AgentState{Binding: b, Answer: AgentUnconfirmed}
 }
 
 // BoundCondition is the type of the condition of an EtcdCluster that reports whether every claim to

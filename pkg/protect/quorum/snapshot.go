@@ -152,18 +152,8 @@ func (s Snapshot) proofOf(id v1alpha1.MemberID) Proof {
 	if proofs := s.answersWith(id, isProof); len(proofs) > 0 {
 		p.OnlyBy = proofs[0].Node
 	}
-	b, bound := s.Bindings[id]
-	last := slices.IndexFunc(s.Cluster.Observations, isFrom(b))
-	switch {
-	case !bound:
-		p.Agent.Answer = AgentUnknown
-	case !observation.IsObserver(b):
-		p.Agent = s.nonObserver(b)
-	case s.hasAnswered(b):
-	case last < 0:
-		p.Agent.Answer = AgentNeverReported
-	default:
-		p.Agent = AgentState{Answer: AgentSilent, Last: s.Cluster.Observations[last]}
+	if b, bound := s.Bindings[id]; bound {
+		p.Agent = s.agentOf(b)
 	}
 	return p
 }

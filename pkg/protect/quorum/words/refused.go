@@ -153,7 +153,7 @@ func proof(p quorum.Proof) string {
 			p.Agent.Last.Time.UTC().Format(time.RFC3339)
 	case quorum.AgentWithoutRole, quorum.AgentUnconfirmed:
 		text += "; " + agent(p.Agent)
-	case quorum.AgentAnswered, quorum.AgentGone, quorum.AgentListsAlone, quorum.AgentWithoutList, quorum.AgentFailed:
+	case quorum.AgentGone, quorum.AgentListsAlone, quorum.AgentWithoutList, quorum.AgentFailed:
 	}
 	return text
 }

@@ -128,7 +128,7 @@ func agent(a quorum.AgentState) string {
 		return "its agent answered without a confirmed member list"
 	case quorum.AgentFailed:
 		return "its agent reports: " + printable.Quote(a.Last.Problem)
-	case quorum.AgentNeverReported, quorum.AgentAnswered, quorum.AgentUnknown:
+	case quorum.AgentNeverReported, quorum.AgentUnknown:
 	}
 	return "its agent has never reported"
 }
