@@ -44,8 +44,8 @@ type clusterState struct {
 	// unobserved has sentences about Nodes whose agents may not publish.
 	unobserved []string
 	logged     loop.LogOnce
-	// overview is what the last summary found, for the metrics. The zero value is unknown.
-	overview quorum.Overview
+	// summary is the last one, for the metrics. The zero value is unknown.
+	summary quorum.Summary
 	// zones is how the voters were spread then.
 	zones []quorum.ZoneShare
 	// labelled holds, by Node UID, the listed members for which the leader labelled the Node.

@@ -26,9 +26,9 @@ type roundResult struct {
 }
 
 type clusterResult struct {
-	name     string
-	overview quorum.Overview
-	zones    []quorum.ZoneShare
+	name    string
+	summary quorum.Summary
+	zones   []quorum.ZoneShare
 	// grants has when each open grant was allowed, by the values of the label "reason".
 	grants map[string][]time.Time
 }
@@ -68,7 +68,7 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 func (c clusterResult) collect(s samples) {
-	o := c.overview
+	o := c.summary
 	s.send("holdfast_etcd_members_without_node",
 		"Members of the etcd cluster that run on no Node of this Kubernetes cluster, as far as known.", len(o.WithoutNode))
 	s.send("holdfast_etcd_members_unseen",
@@ -98,7 +98,7 @@ func (c clusterResult) collect(s samples) {
 }
 
 func (c clusterResult) collectVoters(s samples) {
-	o := c.overview
+	o := c.summary
 	s.send("holdfast_etcd_voters", "Voters of the etcd cluster, including those that never started.", o.Voters)
 	s.send("holdfast_etcd_healthy_voters", "Voters that are proven healthy, and neither lost nor away.", o.Healthy)
 	s.send("holdfast_etcd_quorum_voters", "Healthy voters that the etcd cluster needs.", o.Quorum)
@@ -147,14 +147,14 @@ func (m *metrics) set(r *roundResult) {
 	m.round = r
 }
 
-// resultOf returns what the round found about a cluster. The overview is from the last version of
+// resultOf returns what the round found about a cluster. The summary is from the last version of
 // the object that answered the probe request, so the grants are too.
 func resultOf(cached *v1alpha1.EtcdCluster, s *clusterState) clusterResult {
 	c := cached
 	if s.probe != nil {
 		c = s.probe.Result().Cluster
 	}
-	r := clusterResult{name: c.Name, overview: s.overview, zones: s.zones, grants: map[string][]time.Time{}}
+	r := clusterResult{name: c.Name, summary: s.summary, zones: s.zones, grants: map[string][]time.Time{}}
 	for _, g := range c.Spec.Grants {
 		reason := grantOfDeletion
 		if quorum.IsDrainOnly(g) {

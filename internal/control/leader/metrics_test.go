@@ -31,11 +31,11 @@ func TestMetrics(t *testing.T) {
 	seen.Spec.Grants = []v1alpha1.Grant{
 		{Delete: ago(time.Minute)}, {Gone: ago(time.Hour)}, {Drain: ago(time.Second)},
 	}
-	known := quorum.Overview{
-		Summary:     quorum.Summary{Known: true, Voters: 3, Healthy: 2, Quorum: 2},
+	known := quorum.Summary{
+		Known: true, Tally: quorum.Tally{Voters: 3, Healthy: 2, Quorum: 2},
 		WithoutNode: []v1alpha1.MemberID{"9"}, Alarms: map[string][]v1alpha1.MemberID{"NOSPACE": {"8", "9"}},
 	}
-	unknown := quorum.Overview{Unseen: []v1alpha1.MemberID{"7", "8"}}
+	unknown := quorum.Summary{Unseen: []v1alpha1.MemberID{"7", "8"}}
 	idle := func() {
 		t.Helper()
 		families, err := registry.Gather()
@@ -49,9 +49,9 @@ func TestMetrics(t *testing.T) {
 	m.set(&roundResult{
 		ignored: map[observation.IgnoredReason]int{observation.Invalid: 2},
 		clusters: []clusterResult{
-			resultOf(seen, &clusterState{overview: known, zones: []quorum.ZoneShare{
+			resultOf(seen, &clusterState{summary: known, zones: []quorum.ZoneShare{
 				{Voters: 1}, {Zone: "a", Voters: 2, HoldsQuorum: true}, {Zone: "b"}, {Zone: "c", Voters: 1},
-			}}), resultOf(unseen, &clusterState{overview: unknown}),
+			}}), resultOf(unseen, &clusterState{summary: unknown}),
 		},
 	})
 	requireMetrics(t, m, []string{

@@ -46,8 +46,8 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	s.overview, s.zones = quorum.Inspect(view), quorum.Spread(view, l.zonesOf(index))
-	wanted := statusOf(s.overview.Summary, s.bound, c, metav1.NewTime(l.Now()))
+	s.summary, s.zones = quorum.Summarize(view), quorum.Spread(view, l.zonesOf(index))
+	wanted := statusOf(s.summary, s.bound, c, metav1.NewTime(l.Now()))
 	if apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return nil
 	}

@@ -127,14 +127,6 @@ func TestLongReasonsAreClipped(t *testing.T) {
 	}
 }
 
-func TestSummarize(t *testing.T) {
-	s := quorum.Summarize(quorumtest.Voters(3).Unhealthy(1).View)
-	require.Equal(t, []int{3, 2, 2, 0}, []int{s.Voters, s.Healthy, s.Quorum, s.MayLose})
-	require.True(t, s.Known)
-	require.Equal(t, "3 voters, 2 healthy, quorum 2; "+
-		"etcd2 (b) not confirmed healthy: connection refused (reported by node w2)", words.Summary(s))
-}
-
 // A late observer claims the member of another node, and names another distribution.
 func TestDistributionOfFalseClaim(t *testing.T) {
 	w := without(3).LocalMember(2, "a")

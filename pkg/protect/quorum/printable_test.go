@@ -42,7 +42,7 @@ func FuzzPrintableMessages(f *testing.F) {
 				requirePrintable(t, name, words.Combine(quorum.RefuseUndecidable(clusters, r)...))
 				requirePrintable(t, name, words.Combine(quorum.DecideUnlabelled(clusters, r)))
 				hostiletext.RequirePrintable(t, name, words.Summary(quorum.Summarize(v)))
-				for _, m := range quorum.Summarize(v).Tally.Members {
+				for _, m := range quorum.Summarize(v).Members {
 					hostiletext.RequirePrintable(t, name, words.Describe(m))
 				}
 			}

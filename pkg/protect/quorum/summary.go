@@ -7,32 +7,48 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
-// A Summary describes a cluster in numbers. If several member lists are confirmed, the numbers
-// are from the list with the smallest margin.
+// A Summary describes a cluster without any deletion: the arithmetic, and the members that need
+// attention. If several member lists are confirmed, the Tally is that of the list with the smallest
+// margin. Its Voters include the learners that count as lost, because they may still be promoted.
+// Without a confirmed list, the members are those that are bound to a Node.
 type Summary struct {
-	// Voters includes the learners that count as lost, because they may still be promoted.
-	Voters, Healthy, Quorum int
+	Tally
+	// Known reports whether a confirmed list exists. If not, the numbers have no meaning, and Silence
+	// is why.
+	Known   bool
+	Silence Silence
 	// MayLose is how many of the healthy voters the cluster can lose. It is never negative.
 	MayLose int
-	// Known reports whether a confirmed list exists. If not, the numbers have no meaning.
-	Known bool
-	// Silence is why no list is confirmed, and Tally is where the numbers are from.
-	Silence Silence
-	Tally   Tally
+	// WithoutNode are the members that run on no Node of this cluster, as far as the leader knows: no
+	// binding or address leads to a Node, or the Node is gone. Such a member has a vote, and no agent
+	// observes its host.
+	WithoutNode []v1alpha1.MemberID
+	// Unseen are the members on a Node whose agent has not answered the last probe request.
+	Unseen []v1alpha1.MemberID
+	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
+	Alarms map[string][]v1alpha1.MemberID
 }
 
-// Summarize describes the cluster without any deletion.
-func Summarize(v View) Summary { return NewSnapshot(v).summarize() }
-
-func (s Snapshot) summarize() Summary {
-	worst := s.worstTally(s.Lists, nil)
-	if worst == nil {
-		return Summary{Silence: s.silence()}
+// Summarize describes the cluster.
+func Summarize(v View) Summary {
+	s, found := NewSnapshot(v), Summary{}
+	if worst := s.worstTally(s.Lists, nil); worst != nil {
+		found.Tally, found.Known, found.MayLose = *worst, true, max(0, worst.Healthy-worst.Quorum)
+	} else {
+		found.Silence = s.silence()
 	}
-	return Summary{
-		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum, MayLose: max(0, worst.Healthy-worst.Quorum),
-		Known: true, Tally: *worst,
+	for _, id := range s.listedMembers() {
+		b, exists := s.nodeOf(id)
+		if _, isSeen := s.OwnAnswer(b); !exists {
+			found.WithoutNode = append(found.WithoutNode, id)
+		} else if !isSeen {
+			found.Unseen = append(found.Unseen, id)
+		}
 	}
+	if s.AlarmsRead {
+		found.Alarms = s.alarms()
+	}
+	return found
 }
 
 // worstTally returns the tally of the list with the smallest margin, nil without a list. If members
@@ -48,40 +64,8 @@ func (s Snapshot) worstTally(lists []v1alpha1.Observation, gone []v1alpha1.Membe
 	return worst
 }
 
-// An Overview describes a cluster for monitoring: the numbers of its Summary, and the members that
-// need attention. Without a confirmed list, the members are those that are bound to a Node.
-type Overview struct {
-	Summary
-	// WithoutNode are the members that run on no Node of this cluster, as far as the leader knows: no
-	// binding or address leads to a Node, or the Node is gone. Such a member has a vote, and no agent
-	// observes its host.
-	WithoutNode []v1alpha1.MemberID
-	// Unseen are the members on a Node whose agent has not answered the last probe request.
-	Unseen []v1alpha1.MemberID
-	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
-	Alarms map[string][]v1alpha1.MemberID
-}
-
 // Alarms returns the names of the alarms of etcd.
 func Alarms() []string { return []string{CorruptAlarm, NoSpaceAlarm} }
-
-// Inspect describes the cluster for monitoring.
-func Inspect(v View) Overview {
-	s := NewSnapshot(v)
-	o := Overview{Summary: s.summarize()}
-	for _, id := range s.listedMembers() {
-		b, exists := s.nodeOf(id)
-		if _, isSeen := s.OwnAnswer(b); !exists {
-			o.WithoutNode = append(o.WithoutNode, id)
-		} else if !isSeen {
-			o.Unseen = append(o.Unseen, id)
-		}
-	}
-	if s.AlarmsRead {
-		o.Alarms = s.alarms()
-	}
-	return o
-}
 
 // listedMembers returns, sorted, the members of all lists that count. Without a list it returns the
 // bound members.

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
-func TestInspect(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	type want struct {
 		known               bool
 		mayLose             int
@@ -49,10 +49,13 @@ func TestInspect(t *testing.T) {
 		"alarms unread": {voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := quorum.Inspect(test.cluster.View)
+			o := quorum.Summarize(test.cluster.View)
 			got := want{known: o.Known, mayLose: o.MayLose, withoutNode: o.WithoutNode, unseen: o.Unseen}
 			got.noSpace, got.corrupt, got.alarmsUnknown = o.Alarms["NOSPACE"], o.Alarms["CORRUPT"], o.Alarms == nil
-			require.Equal(t, test.want, got, words.Summary(o.Summary))
+			require.Equal(t, test.want, got, words.Summary(o))
 		})
 	}
+	require.Equal(t, "3 voters, 2 healthy, quorum 2; "+
+		"etcd2 (b) not confirmed healthy: connection refused (reported by node w2)",
+		words.Summary(quorum.Summarize(voters(3).Unhealthy(1).View)))
 }

@@ -115,7 +115,7 @@ func (s State) cost(name string) int {
 	cost := 0
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
-		for _, m := range quorum.Summarize(s.view(c)).Tally.Members {
+		for _, m := range quorum.Summarize(s.view(c)).Members {
 			isLeader := slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
 				return o.Leader == m.ID
 			})

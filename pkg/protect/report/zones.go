@@ -152,7 +152,7 @@ func (s State) withoutZone() (notes []string) {
 				nodes = append(nodes, share.Nodes...)
 			}
 		}
-		for _, id := range quorum.Inspect(s.view(c)).WithoutNode {
+		for _, id := range quorum.Summarize(s.view(c)).WithoutNode {
 			members = append(members, string(id))
 		}
 	}

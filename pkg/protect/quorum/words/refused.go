@@ -193,7 +193,7 @@ func Summary(s quorum.Summary) string {
 		return printable.Line(blind(s.Silence))
 	}
 	texts := []string{fmt.Sprintf("%s, %d healthy, quorum %d", observation.Plural(s.Voters, "voter"), s.Healthy, s.Quorum)}
-	for _, m := range s.Tally.Members {
+	for _, m := range s.Members {
 		switch m.Count {
 		case quorum.CountsUnproven, quorum.CountsLost, quorum.CountsAway:
 			texts = append(texts, title(m)+" "+describe(m))
