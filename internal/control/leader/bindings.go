@@ -101,7 +101,7 @@ func isSamePlace(a, b v1alpha1.Binding) bool {
 // boundConditionOf returns the condition that reports whether every claim of a Node to a member is
 // bound, and the agent of every such Node may publish. Claims that are refused for the same reason
 // are listed together.
-func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal, unobserved []string) metav1.Condition {
+func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal, unobserved string) metav1.Condition {
 	var reasons []string
 	claims := map[string][]string{}
 	for _, r := range refused {
@@ -113,16 +113,19 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal,
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)
 	}
+	if unobserved != "" {
+		reasons = append(reasons, unobserved)
+	}
 	condition := metav1.Condition{
 		Type: quorum.BoundCondition, Status: metav1.ConditionFalse,
-		Message: printable.Clip(strings.Join(append(reasons, unobserved...), "; "), maxConditionMessage),
+		Message: printable.Clip(strings.Join(reasons, "; "), maxConditionMessage),
 	}
 	switch {
 	case len(refused) > 0 && len(bindings) > 0:
 		condition.Reason = "ClaimRefused"
 	case len(refused) > 0:
 		condition.Reason = "NotBound"
-	case len(unobserved) > 0:
+	case unobserved != "":
 		condition.Reason = "NotObserved"
 	case len(bindings) == 0:
 		condition.Reason, condition.Message = "NothingAnnounced", "no Node announces a member"

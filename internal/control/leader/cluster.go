@@ -41,8 +41,8 @@ type clusterState struct {
 	grants map[types.UID]grantRecord
 	// bound is the condition about claims after the last probe, without a type before it.
 	bound metav1.Condition
-	// unobserved has sentences about Nodes whose agents may not publish.
-	unobserved []string
+	// unobserved is a sentence about Nodes whose agents may not publish, or empty.
+	unobserved string
 	logged     loop.LogOnce
 	// summary is the last one, for the metrics. The zero value is unknown.
 	summary quorum.Summary

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,9 +38,9 @@ func (l *Leader) keepObservations(
 	observed := nodesOf(existing)
 	wanted, refused := membership.Observers(c, nodes.announcers(c), observed)
 	s.unobserved = refused
-	if text := strings.Join(refused, "; "); s.logged.Changed("observers", text) && text != "" {
-		l.Log.Warn("agents of nodes cannot publish observations", "etcd_cluster", c.Name, "reason", text)
-		l.recordEvent(c, corev1.EventTypeWarning, "NotObserved", text)
+	if s.logged.Changed("observers", refused) && refused != "" {
+		l.Log.Warn("agents of nodes cannot publish observations", "etcd_cluster", c.Name, "reason", refused)
+		l.recordEvent(c, corev1.EventTypeWarning, "NotObserved", refused)
 	}
 	var errs []error
 	isObserved := func(node string) bool { return slices.Contains(observed, node) }

@@ -294,7 +294,7 @@ func TestBoundCondition(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := boundConditionOf(test.bindings, test.refused, nil)
+			c := boundConditionOf(test.bindings, test.refused, "")
 			require.Equal(t, test.status, c.Status)
 			require.Equal(t, test.reason, c.Reason)
 			require.True(t, strings.HasPrefix(c.Message, test.message), c.Message)
