@@ -113,9 +113,9 @@ func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quor
 	if req.BreakGlass != nil {
 		return r.breakGlass(ctx, req, quorum.Select(all, req), all)
 	}
-	selected, decision, isDecided := quorum.SelectOrDecide(all, req)
+	selected, decision := quorum.SelectOrDecide(all, req)
 	switch {
-	case isDecided:
+	case len(selected) == 0:
 		return words.Explain(decision), nil
 	case req.DryRun:
 		return r.dryRun(ctx, req, selected, all)

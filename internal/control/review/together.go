@@ -23,8 +23,8 @@ func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request
 	var selected []*v1alpha1.EtcdCluster
 	for i, request := range requests {
 		nodes[i] = request.Node
-		of, decision, isDecided := quorum.SelectOrDecide(all, request)
-		if isDecided && !decision.Allowed {
+		of, decision := quorum.SelectOrDecide(all, request)
+		if len(of) == 0 && !decision.Allowed {
 			return words.Explain(decision), nil
 		}
 		selected = append(selected, of...)

@@ -68,7 +68,7 @@ func requirePrintableNode(t *testing.T, text string) {
 		if err != nil {
 			requirePrintable(t, key, words.Combine(quorum.RefuseUnparsable(r, err)))
 		}
-		_, decision, _ := quorum.SelectOrDecide(nil, r)
+		_, decision := quorum.SelectOrDecide(nil, r)
 		decision = words.Explain(decision)
 		requirePrintable(t, key, decision)
 	}

@@ -23,22 +23,22 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
 }
 
-// SelectOrDecide returns the clusters to decide on, or the decision if no observation can change
-// it: no cluster can be decided on, or none may have a member on the node.
+// SelectOrDecide returns the clusters to decide on. If there are none, it returns the decision, which
+// no observation can change: a cluster cannot be decided on, or none may have a member on the node.
 func SelectOrDecide(
 	clusters []*v1alpha1.EtcdCluster, r Request,
-) (selected []*v1alpha1.EtcdCluster, decision Decision, isDecided bool) {
+) (selected []*v1alpha1.EtcdCluster, decision Decision) {
 	if refused := RefuseUndecidable(clusters, r); len(refused) > 0 {
-		return nil, Combine(refused), true
+		return nil, Combine(refused)
 	}
 	selected = Select(clusters, r)
 	switch {
 	case len(selected) > 0:
-		return selected, Decision{}, false
+		return selected, Decision{}
 	case r.Labelled:
-		return nil, Combine([]Verdict{RefuseUnattributed(r)}), true
+		return nil, Combine([]Verdict{RefuseUnattributed(r)})
 	}
-	return nil, Decision{Allowed: true, Reason: NothingToProtect}, true
+	return nil, Decision{Allowed: true, Reason: NothingToProtect}
 }
 
 // filterClusters returns the clusters that meet the condition, sorted by cluster ID.

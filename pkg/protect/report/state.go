@@ -109,8 +109,8 @@ func (s State) decide(n *corev1.Node) quorum.Decision {
 	if err != nil {
 		return words.Combine(quorum.RefuseUnparsable(r, err))
 	}
-	selected, decision, isDecided := quorum.SelectOrDecide(clusters, r)
-	if isDecided {
+	selected, decision := quorum.SelectOrDecide(clusters, r)
+	if len(selected) == 0 {
 		return words.Explain(decision)
 	}
 	verdicts := make([]quorum.Verdict, len(selected))

@@ -110,7 +110,7 @@ func (s State) membersOf(
 	if err != nil {
 		return nil, r, words.Combine(quorum.RefuseUnparsable(r, err))
 	}
-	selected, decision, _ := quorum.SelectOrDecide(clusters, r)
+	selected, decision := quorum.SelectOrDecide(clusters, r)
 	if len(selected) == 0 && decision.Allowed {
 		verdict := quorum.DecideUnlabelled(clusters, r) // One list may have a member there.
 		decision = quorum.Combine([]quorum.Verdict{verdict})
