@@ -135,7 +135,7 @@ func (l *Leader) resolveGrants(ctx context.Context, v quorum.View, s *clusterSta
 	for _, g := range v.Cluster.Spec.Grants {
 		record := s.grants[g.NodeUID]
 		evidence := membership.ResolveEvidence{
-			Now: now, Node: v.Nodes[g.Node], ProvenSince: since, Return: s.returns[g.NodeUID],
+			Now: now, ProvenSince: since, Return: s.returns[g.NodeUID],
 			Opened: latest(s.openedAt(g), record.gone),
 		}
 		isResolved, why := l.resolve(ctx, v, g, evidence)

@@ -389,10 +389,9 @@ func (s *leaveState) resolve(v quorum.View) {
 	gone := map[types.UID]time.Time{}
 	for _, g := range s.spec.Grants {
 		e := ResolveEvidence{
-			Now: s.now, Opened: quorum.LastOpened(g).Time, Node: v.Nodes[g.Node], ProvenSince: s.proven,
-			Return: s.returns[g.NodeUID],
+			Now: s.now, Opened: quorum.LastOpened(g).Time, ProvenSince: s.proven, Return: s.returns[g.NodeUID],
 		}
-		if e.Node.UID != g.NodeUID {
+		if v.Nodes[g.Node].UID != g.NodeUID {
 			gone[g.NodeUID] = s.now
 			if since, isKnown := s.gone[g.NodeUID]; isKnown {
 				gone[g.NodeUID] = since

@@ -61,9 +61,8 @@ func TestResolveRemoval(t *testing.T) {
 			if c.change != nil {
 				c.change(&g)
 			}
-			isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, membership.ResolveEvidence{
-				Now: quorumtest.Noon().Add(c.after), Opened: quorumtest.Noon(), Node: c.node,
-			})
+			e := membership.ResolveEvidence{Now: quorumtest.Noon().Add(c.after), Opened: quorumtest.Noon()}
+			isResolved, why := membership.Resolve(quorumtest.Voters(3).State(0, being(c.node)).View, g, e)
 			require.Equal(t, c.isResolved, isResolved)
 			require.Equal(t, c.why, why)
 		})

@@ -19,8 +19,6 @@ type ResolveEvidence struct {
 	// Opened is when the last door of the grant was opened, or when its Node was first seen to be
 	// gone, by whichever clock is later.
 	Opened time.Time
-	// Node is the state of the grant's Node, from a read without a cache.
-	Node observation.NodeState
 	// ProvenSince is the start of each member's current series of proofs. Since then, every probe by
 	// the agent of the Node to which the member is bound has proven it healthy (SelfProven).
 	ProvenSince map[v1alpha1.MemberID]time.Time
@@ -54,14 +52,16 @@ func HeldSince(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) time.Time {
 
 // Resolve reports whether a grant has ended, because all of its doors are shut, and why, or what is
 // still awaited. The caller removes the grant only when the reason has held for a while, so the
-// text of a reason does not change from round to round. Silent observers resolve nothing.
+// text of a reason does not change from round to round. Silent observers resolve nothing. The Nodes
+// must come from reads without a cache.
 func Resolve(v quorum.View, g v1alpha1.Grant, e ResolveEvidence) (isResolved bool, why string) {
 	s := quorum.NewSnapshot(v)
 	// The kubelet of such a machine may have registered again, or may do so as long as it exists.
-	if e.Ending != "" && !quorum.IsReplaced(g, e.Node) {
+	n := s.Nodes[g.Node]
+	if e.Ending != "" && !quorum.IsReplaced(g, n) {
 		return false, e.Ending
 	}
-	if e.Node.Known && e.Node.UID == g.NodeUID {
+	if n.Known && n.UID == g.NodeUID {
 		return resolvePresent(s, g, e)
 	}
 	return resolveGone(s, g, e)
@@ -89,13 +89,13 @@ func resolvePresent(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isR
 
 // resolveDeletion reports whether no deletion of the Node or of its machine is in progress any
 // more.
-func resolveDeletion(_ quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
-	deletion := g
+func resolveDeletion(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
+	deletion, n := g, s.Nodes[g.Node]
 	deletion.Drain, deletion.Remove = nil, nil
 	switch {
-	case e.Node.Deleting:
+	case n.Deleting:
 		return fmt.Sprintf("node %s is being deleted", g.Node), false
-	case quorum.IsVoid(deletion, e.Node):
+	case quorum.IsVoid(deletion, n):
 		return fmt.Sprintf("node %s was written after its deletion was allowed, so each DELETE of it is reviewed again",
 			g.Node), true
 	case e.age() >= quorum.ResolvePresentAfter:
@@ -143,7 +143,7 @@ func resolveGone(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (isReso
 		return false, noListWhy
 	}
 	ended, awaited := resolveMembers(s, g, e, resolveMember)
-	how, isEnded := resolveMachine(g, e)
+	how, isEnded := resolveMachine(s, g, e)
 	if !isEnded {
 		awaited = append(awaited, how)
 	}
@@ -173,11 +173,11 @@ func resolveMembers(
 // resolveMachine reports whether no member that joins again can be on the machine that the grant
 // gives up. Either another machine has the name of its Node, or the time has passed in which a
 // machine is removed after the deletion of its Node.
-func resolveMachine(g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bool) {
-	switch {
-	case quorum.IsReplaced(g, e.Node):
+func resolveMachine(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isEnded bool) {
+	switch n := s.Nodes[g.Node]; {
+	case quorum.IsReplaced(g, n):
 		return fmt.Sprintf("node %s is another machine now", g.Node), true
-	case !e.Node.Known:
+	case !n.Known:
 		return fmt.Sprintf("node %s is not known to be gone", g.Node), false
 	case e.age() < quorum.ResolveMovedAfter:
 		return fmt.Sprintf("the machine of node %s may join again until %s", g.Node,
@@ -367,7 +367,7 @@ func (r NodeReturn) Next(v quorum.View, g v1alpha1.Grant, now time.Time) NodeRet
 // the member list. The eviction itself must be over too if an override allowed it: that may be for
 // a node that is open, which then shows no end of a drain.
 func resolveDrain(s quorum.Snapshot, g v1alpha1.Grant, e ResolveEvidence) (how string, isShut bool) {
-	if closed := e.Node.Closed(); closed != "" {
+	if closed := s.Nodes[g.Node].Closed(); closed != "" {
 		return fmt.Sprintf("node %s was drained, and %s", g.Node, closed), false
 	}
 	if g.Drain.BreakGlass && e.age() < quorum.ResolvePresentAfter {

@@ -18,6 +18,11 @@ import (
 // node returns the state of a Node with this UID, or of one that is gone if the UID is empty.
 func node(uid types.UID) observation.NodeState { return observation.NodeState{Known: true, UID: uid} }
 
+// being is a change for State: this is the state of the Node, which keeps its role.
+func being(state observation.NodeState) func(*observation.NodeState) {
+	return func(n *observation.NodeState) { state.HasRole, *n = n.HasRole, state }
+}
+
 // unread is a change for State: the Node could not be read.
 func unread(n *observation.NodeState) { *n = observation.NodeState{} }
 
@@ -35,7 +40,7 @@ func TestResolve(t *testing.T) {
 	// In moved, w1 is gone and member a runs on w4, whose agent proves it healthy.
 	moved := func() *quorumtest.Cluster {
 		w := voters().Granted(0)
-		w.Nodes["w1"], w.Nodes["w4"] = node(""), node("u4")
+		w.Nodes["w4"] = node("u4")
 		w.Cluster.Spec.Members[0].Node, w.Cluster.Spec.Members[0].NodeUID = "w4", "u4"
 		w.Cluster.Observations[0].Node, w.Cluster.Observations[0].NodeUID = "w4", "u4"
 		return w
@@ -54,10 +59,6 @@ func TestResolve(t *testing.T) {
 	deleting := observation.NodeState{Known: true, UID: "u1", Deleting: true}
 	deletingOther := deleting
 	deletingOther.Machine = other.Machine
-	isGone := func(w *quorumtest.Cluster) *quorumtest.Cluster { return w.State(0, quorumtest.Gone) }
-	isOther := func(w *quorumtest.Cluster) *quorumtest.Cluster {
-		return w.State(0, func(n *observation.NodeState) { *n = other })
-	}
 	const goes, mayJoin = "node w1 is being deleted", "may join again until 2026-05-01T12:20:00Z"
 	const machineMayJoin, provenAgain = "the machine of node w1 " + mayJoin, "member d has been proven healthy"
 	const tooShort = "member a has been proven healthy on node w4 for 20m0s of the required 20m0s"
@@ -81,10 +82,10 @@ func TestResolve(t *testing.T) {
 		"F1c node not read":                   {voters(), time.Hour, observation.NodeState{UID: "u1"}, never, false, listed},
 		"new node with the name":              {voters(), time.Hour, node("u1-again"), never, false, listed},
 		"grant dated ahead":                   {voters(), -time.Hour, node("u1"), never, false, young},
-		"left every list":                     {isGone(removed()), reborn, gone, never, true, left},
-		"left one of three lists":             {isGone(removedFrom(1)), 0, gone, never, false, listed},
+		"left every list":                     {removed(), reborn, gone, never, true, left},
+		"left one of three lists":             {removedFrom(1), 0, gone, never, false, listed},
 		"F1e left only old lists":             {removed().Silent(0, 1, 2), 0, gone, never, false, noList},
-		"F1e listed by the only answer":       {removedFrom(1).RemovedFrom(2, 0).Silent(1, 2), 0, gone, never, false, listed},
+		"F1e listed by the only answer":       {removedFrom(0).RemovedFrom(2, 0).Silent(0, 2), 0, gone, never, false, listed},
 		"left the only answer":                {removed().Silent(0, 1), reborn, gone, never, true, left},
 		"left the only answer, no role":       {removed().Silent(0, 1).WithoutRoles(), 0, gone, never, false, noList},
 		"left the only possible answer":       {removed().Silent(0, 1).Gone(0, 1), reborn, gone, never, true, left},
@@ -98,7 +99,7 @@ func TestResolve(t *testing.T) {
 		"moved, alarms not read":              {moved().AlarmsUnknownToAll(), reborn, gone, noon, false, unproven},
 		"moved, never proven":                 {moved(), reborn, gone, never, false, unproven},
 		"moved to a node that goes":           {moved().State(3, quorumtest.Departing), reborn, gone, noon, false, unplaced},
-		"F20 the machine may join again":      {isGone(removed()), reborn - time.Second, gone, never, false, machineMayJoin},
+		"F20 the machine may join again":      {removed(), reborn - time.Second, gone, never, false, machineMayJoin},
 		"F20 node not known to be gone":       {removed(), reborn, unreadNode, never, false, notGone},
 		"F20 node still being deleted":        {removed(), reborn, deleting, never, false, goes},
 		"F20 node reports another machine":    {removed(), reborn, deletingOther, never, false, goes},
@@ -109,17 +110,17 @@ func TestResolve(t *testing.T) {
 		"F20 joined again, unbound":           {unbound, time.Hour, again, atTen, false, listedD},
 		"F56 no addresses, may join again":    {unknown, reborn - time.Second, gone, never, false, mayJoin},
 		"F56 no addresses, is gone":           {unknown, reborn, gone, never, true, left},
-		"F20 another machine":                 {isOther(joined()), 0, other, never, true, "node w1 is another machine now"},
-		"F20 another machine, not removed":    {isOther(voters()), time.Hour, other, never, false, listed},
+		"F20 another machine":                 {joined(), 0, other, never, true, "node w1 is another machine now"},
+		"F20 another machine, not removed":    {voters(), time.Hour, other, never, false, listed},
 		// F43, F88: a machine took longer to end than its grant lasted, and joined again, F88 under
 		// another Node name: it counted.
 		"F43 machine ending":                   {voters(), time.Hour, node("u1"), never, false, ending},
 		"F43 machine ending, registered again": {voters(), time.Hour, node("u9"), noon, false, ending},
-		"F43 machine ending, another machine":  {isOther(removed()), time.Hour, other, never, true, left},
-		"F51 machine ending, node gone":        {isGone(removed()), reborn, gone, never, false, ending},
+		"F43 machine ending, another machine":  {removed(), time.Hour, other, never, true, left},
+		"F51 machine ending, node gone":        {removed(), reborn, gone, never, false, ending},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := membership.ResolveEvidence{Now: noon.Add(c.after), Opened: noon, Node: c.node}
+			e := membership.ResolveEvidence{Now: noon.Add(c.after), Opened: noon}
 			if strings.Contains(name, "machine ending") {
 				e.Ending = ending
 			}
@@ -131,7 +132,7 @@ func TestResolve(t *testing.T) {
 			if strings.HasPrefix(name, "F56") {
 				g.Addresses = nil
 			}
-			isResolved, why := membership.Resolve(c.cluster.View, g, e)
+			isResolved, why := membership.Resolve(c.cluster.State(0, being(c.node)).View, g, e)
 			require.Equal(t, c.isResolved, isResolved, why)
 			require.Contains(t, why, c.why)
 		})
@@ -141,17 +142,18 @@ func TestResolve(t *testing.T) {
 // TestResolveVoidGrant: the Node was written after its deletion was allowed.
 func TestResolveVoidGrant(t *testing.T) {
 	g := quorumtest.GrantFor(0)
-	e := membership.ResolveEvidence{Now: quorumtest.Noon(), Opened: quorumtest.Noon(), Node: node("u1")}
-	g.Delete.Version, e.Node.Version = "9", "10"
-	isResolved, why := membership.Resolve(quorumtest.Voters(3).View, g, e)
+	e := membership.ResolveEvidence{Now: quorumtest.Noon(), Opened: quorumtest.Noon()}
+	g.Delete.Version = "9"
+	w := quorumtest.Voters(3).State(0, func(n *observation.NodeState) { n.Version = "10" })
+	isResolved, why := membership.Resolve(w.View, g, e)
 	require.True(t, isResolved)
 	require.Equal(t, "node w1 was written after its deletion was allowed, so each DELETE of it is reviewed again", why)
 	e.Ending = "Machine default/w1 of node w1 is being deleted"
-	isResolved, why = membership.Resolve(quorumtest.Voters(3).View, g, e)
+	isResolved, why = membership.Resolve(w.View, g, e)
 	require.False(t, isResolved)
 	require.Equal(t, e.Ending, why)
-	e.Ending, e.Node.Version = "", "9"
-	isResolved, _ = membership.Resolve(quorumtest.Voters(3).View, g, e)
+	e.Ending, g.Delete.Version = "", "10"
+	isResolved, _ = membership.Resolve(w.View, g, e)
 	require.False(t, isResolved)
 }
 

@@ -319,7 +319,7 @@ func callAll(v quorum.View, r quorum.Request) {
 	for _, g := range v.Cluster.Spec.Grants {
 		now := quorumtest.Noon()
 		returned := membership.NodeReturn{}.Next(v, g, now).Next(v, g, now)
-		membership.Resolve(v, g, membership.ResolveEvidence{Now: now, Node: v.Nodes[g.Node], Return: returned})
+		membership.Resolve(v, g, membership.ResolveEvidence{Now: now, Return: returned})
 		membership.ResolveByHand(v.Cluster, g.NodeUID, v.Nodes)
 	}
 	server := evidence.Server{Source: evidence.SystemdUnit, Where: "systemd unit etcd.service", PID: 812}

@@ -145,7 +145,7 @@ func TestF21SelfProof(t *testing.T) {
 
 // Without a role, a list that one Node alone returns ends nothing, and does not hide a member.
 func TestF21ListOfOneObserver(t *testing.T) {
-	lying := func() *quorumtest.Cluster { return without(4).RemovedFrom(3, 0).Granted(0) }
+	lying := func() *quorumtest.Cluster { return without(4).RemovedFrom(3, 0).Granted(0).Gone(0) }
 	claimed := quorumtest.Voters(4).Basis(v1alpha1.BasisClaim, 3).Silent(3)
 	require.Empty(t, quorum.NewSnapshot(claimed.View).Pending(), "a Node that is no observer is not awaited")
 	roleless := quorumtest.Voters(4).Silent(3).State(3, roleless)
