@@ -101,7 +101,7 @@ func TestF34DrainedNode(t *testing.T) {
 		"proven on another Node before": {then(part{elsewhere, 4}, part{open(), 1}), false, notYet},
 		"silent, then proven twice":     {then(part{silent, 5}, part{open(), 5}), true, "open again"},
 		"proven by others only":         {every10s(0, 9, open().InList(0, 0, unhealthy)), false, notYet},
-		"alarms not read":               {every10s(0, 9, open().AlarmsUnknownToAll()), false, notYet},
+		"alarms not read":               {every10s(0, 9, open().AlarmsUnknown()), false, notYet},
 		"no list":                       {every10s(0, 9, open().Unconfirmed(0, 1, 2)), false, "no observer has answered"},
 		"learner":                       {every10s(0, 9, open().Learner(0)), true, "open again"},
 		"left":                          {every10s(0, 1, open().Removed(0)), true, "member a has left the member list"},

@@ -112,8 +112,10 @@ func TestDecideTarget(t *testing.T) {
 	worker := func(r *quorum.Request) { r.Node, r.UID, r.Announced, r.Labelled = "w9", "u9", nil, false }
 	unboundA := func() *quorumtest.Cluster { return voters(3).Unbound(0) }
 	rejoined := voters(4).Removed(0).Unbound(3).Unhealthy(1).Everywhere(3, peerURL("https://10.0.0.1:2380"))
-	onLoopback := unboundA().Unbound(1).Unbound(2).Bound(3).
-		URLsOfAll("https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379")
+	onLoopback := unboundA().Unbound(1).Unbound(2).Bound(3)
+	for i := range 3 {
+		onLoopback.URLs(i, "https://127.0.0.1:2379", "https://[::1]:2379", "https://localhost:2379", "https://0.0.0.0:2379")
+	}
 	claimed := moved(unchanged).Basis(v1alpha1.BasisClaim, 0).Unhealthy(2)
 	onlyItsOwn := unboundA().RemovedFrom(1, 0).RemovedFrom(2, 0).Unhealthy(2)
 	const nothing, lost, kept = quorum.NothingToProtect, quorum.QuorumWouldBeLost, quorum.QuorumKept

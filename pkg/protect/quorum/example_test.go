@@ -3,7 +3,6 @@ package quorum_test
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -50,16 +49,4 @@ func ExampleDecide() {
 	//   2 of 3 voters must be healthy, and only 1 would remain
 	// true NothingToProtect
 	// no member of etcd cluster cdf818194e3a8c32 is on node w9
-}
-
-func ExampleParseBreakGlass() {
-	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	b, err := quorum.ParseBreakGlass(`{"uid":"u1","until":"2026-05-01T12:30:00Z","reason":"w1 is on fire"}`, "u1", now)
-	fmt.Println(b.Reason, err)
-	_, err = quorum.ParseBreakGlass(`{"uid":"u1","until":"2026-05-01T11:00:00Z","reason":"w1 is on fire"}`, "u1", now)
-	fmt.Println(strings.Replace(err.Error(), ": ", "\n", 1))
-	// Output:
-	// w1 is on fire <nil>
-	// annotation holdfast.dev/break-glass expired at 2026-05-01T11:00:00Z
-	// write {"uid":"u1","until":"2026-05-01T12:30:00Z","reason":"say why"}
 }

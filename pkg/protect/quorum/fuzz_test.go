@@ -2,8 +2,6 @@ package quorum_test
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
 	"math/rand"
 	"slices"
 	"strings"
@@ -22,42 +20,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
-// FuzzDecide decides about any request and any EtcdCluster in JSON, without the schema of the CRD.
-func FuzzDecide(f *testing.F) {
-	add := func(w *quorumtest.Cluster, r quorum.Request) {
-		cluster, err := json.Marshal(w.Cluster)
-		require.NoError(f, err)
-		request, err := json.Marshal(r)
-		require.NoError(f, err)
-		nodes, err := json.Marshal(w.Nodes)
-		require.NoError(f, err)
-		f.Add(cluster, request, nodes, quorumtest.Nonce, 0)
-	}
-	add(quorumtest.Voters(1), quorumtest.Deletion(0))
-	add(quorumtest.Voters(3).Granted(1), quorumtest.Deletion(0))
-	add(quorumtest.Voters(3).Dead(1).Silent(2), quorumtest.Deletion(1))
-	add(quorumtest.Voters(3).State(2, quorumtest.Gone).WithoutList(0), quorumtest.Deletion(2))
-	add(quorumtest.Voters(4).Learner(3).Unbound(0), quorumtest.Deletion(0))
-	other := quorum.Request{Node: "w9", UID: "u9", Labelled: true, Addresses: []string{quorumtest.Address(2)}}
-	add(quorumtest.Voters(3).Drained(1).State(0, quorumtest.Cordoned), quorumtest.Drain(0))
-	add(quorumtest.Voters(5).Rebound(1, 0).AlarmsUnknown(0), other)
-	f.Fuzz(func(t *testing.T, cluster, request, nodes []byte, nonce string, tolerance int) {
-		v := quorum.View{Cluster: &v1alpha1.EtcdCluster{}, Nonces: []string{nonce}, MinRemainingTolerance: tolerance % 4}
-		var r quorum.Request
-		if len(cluster) > 1<<16 {
-			return
-		}
-		err := errors.Join(json.Unmarshal(cluster, v.Cluster), json.Unmarshal(request, &r), json.Unmarshal(nodes, &v.Nodes))
-		if err != nil {
-			return
-		}
-		checkProperties(t, v, r)
-	})
-}
-
-// FuzzDecideChoices generates objects from a small set of names, so that they refer to each other.
+// FuzzDecide generates objects from a small set of names, so that they refer to each other.
 // Every byte is one choice.
-func FuzzDecideChoices(f *testing.F) {
+func FuzzDecide(f *testing.F) {
 	f.Add([]byte("\x03\x01\x02\x03 holdfast \x00\x01\x02\x03\x04\x05\x06\x07"))
 	f.Add([]byte(strings.Repeat("\x01\x02\x00\x03\x05\x07", 40)))
 	f.Add([]byte(strings.Repeat("\x02\x04\x01\x00", 80)))

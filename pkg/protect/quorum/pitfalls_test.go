@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
@@ -53,32 +52,6 @@ func TestF2NodeGoneWithoutGrant(t *testing.T) {
 	quorumtest.RequireRefused(t, cluster, quorumtest.Deletion(0), "its node w2 could not be read")
 	// A member that never had a Node counts if a probe succeeds.
 	quorumtest.RequireAllowed(t, quorumtest.Voters(3).Unbound(1), quorumtest.Deletion(0))
-}
-
-func TestF3UnlabelledWithoutProbe(t *testing.T) {
-	clusters := []*v1alpha1.EtcdCluster{quorumtest.Voters(3).Silent(0, 1, 2).Cluster}
-	announcing := func(cluster v1alpha1.ClusterID) []evidence.MemberRef {
-		return []evidence.MemberRef{{Cluster: cluster, Member: "f"}}
-	}
-	for name, r := range map[string]quorum.Request{
-		"bound":                     {Node: "w1", UID: "u1"},
-		"registered again":          {Node: "w1", UID: "u1-again"},
-		"announced, unbound":        {Node: "w9", UID: "u9", Announced: announcing(quorumtest.ClusterID)},
-		"announced, no EtcdCluster": {Node: "w9", UID: "u9", Announced: announcing("abc")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			v := quorum.DecideUnlabelled(clusters, r)
-			require.False(t, v.Allowed)
-			require.True(t, v.Final)
-			require.Contains(t, words.Message(v), "label holdfast.dev/etcd-member is missing")
-			require.NotEmpty(t, v.Members)
-		})
-	}
-	// A worker has the address of a former member.
-	worker := quorum.Request{Node: "w9", UID: "u9", Addresses: []string{quorumtest.Address(0)}}
-	v := quorum.DecideUnlabelled(clusters, worker)
-	require.True(t, v.Allowed)
-	require.Equal(t, quorum.NothingToProtect, v.Reason)
 }
 
 func TestF4EarlierAnswers(t *testing.T) {

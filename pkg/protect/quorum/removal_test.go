@@ -1,7 +1,6 @@
 package quorum_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -13,56 +12,17 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
 
+// TestRemovalArithmetic has what TestRemovalAgreesWithRaft lacks: a member on the node that is lost
+// already takes no part, and the reserve.
 func TestRemovalArithmetic(t *testing.T) {
-	for _, c := range []struct {
-		voters, otherFailures                     int
-		isTargetDead, stopsFirst, isDrained, want bool
-	}{
-		{voters: 1},
-		{voters: 2, want: true},
-		{voters: 2, stopsFirst: true},
-		{voters: 2, isDrained: true},
-		{voters: 2, otherFailures: 1},
-		{voters: 3, want: true},
-		{voters: 3, isTargetDead: true, want: true},
-		{voters: 3, stopsFirst: true, want: true},
-		{voters: 3, otherFailures: 1},
-		{voters: 4, want: true},
-		{voters: 4, otherFailures: 1, want: true}, // Then 2 of 3. Its deletion would be refused.
-		{voters: 4, otherFailures: 1, stopsFirst: true},
-		{voters: 4, otherFailures: 1, isDrained: true},
-		{voters: 4, otherFailures: 2},
-		{voters: 5, otherFailures: 1, want: true},
-		{voters: 5, otherFailures: 1, isTargetDead: true, want: true},
-		{voters: 5, otherFailures: 2},
-		{voters: 6, otherFailures: 2, want: true},
-		{voters: 6, otherFailures: 2, stopsFirst: true},
-		{voters: 6, otherFailures: 3},
-	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			cluster := quorumtest.Voters(c.voters)
-			for i := range c.otherFailures {
-				cluster.Unhealthy(i + 1)
-			}
-			if c.isTargetDead {
-				cluster.Unhealthy(0)
-			}
-			if c.isDrained {
-				cluster.Drained(0)
-			}
-			r := quorumtest.Removal(0)
-			r.StopsFirst = c.stopsFirst
-			v := quorum.Decide(cluster.View, r)
-			require.Equal(t, c.want, v.Allowed, words.Message(v))
-			require.Equal(t, quorumtest.IDs("a"), v.Members)
-			require.Equal(t, c.voters-1-c.otherFailures, v.Healthy)
-			r.Door = quorum.DoorDelete
-			require.True(t, v.Allowed || !quorum.Decide(cluster.View, r).Allowed, "a removal needs no more than a deletion")
-		})
-	}
-	tolerant := quorumtest.Voters(4).Unhealthy(1)
-	tolerant.MinRemainingTolerance = 1
-	require.False(t, quorum.Decide(tolerant.View, quorumtest.Removal(0)).Allowed)
+	three, four := quorumtest.Voters(3), quorumtest.Voters(4).Unhealthy(1)
+	quorumtest.RequireAllowed(t, four, quorumtest.Removal(0)) // Then 2 of 3. Its deletion would be refused.
+	require.False(t, quorum.Decide(four.View, quorumtest.Deletion(0)).Allowed)
+	four.MinRemainingTolerance = 1
+	quorumtest.RequireRefused(t, four, quorumtest.Removal(0), "1 more must be in reserve")
+	quorumtest.RequireAllowed(t, three.Drained(0), quorumtest.Removal(0))
+	quorumtest.RequireRefused(t, quorumtest.Voters(4).Unhealthy(1).Drained(0), quorumtest.Removal(0),
+		"3 of 4 voters must be healthy")
 }
 
 // TestRemovalAgreesWithRaft compares the removal of a member with raft, for every cluster of up to

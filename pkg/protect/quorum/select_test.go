@@ -75,6 +75,9 @@ func TestDecideUnlabelled(t *testing.T) {
 	reused := quorum.Request{Node: "w1", UID: "u1-again"}
 	announcing := reused
 	announcing.Announced = []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "a"}}
+	joined, ofOther := reused, reused
+	joined.Announced = []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "f"}}
+	ofOther.Announced = []evidence.MemberRef{{Cluster: "abc", Member: "f"}}
 	reported := same
 	reported.Announced = announcing.Announced
 	second := quorum.Request{Node: "w2", UID: "u2", Addresses: []string{quorumtest.Address(1)}}
@@ -91,9 +94,10 @@ func TestDecideUnlabelled(t *testing.T) {
 	dead.Observer(3).Members = append(dead.Observer(3).Members, quorumtest.Member(0))
 	dead.Cluster.Spec.Nonce = quorumtest.Nonce
 	removedFromOne := three().Emptied(0).Drained(0).RemovedFrom(1, 0).Unbound(0)
-	twoOnNode := three().Rebound(1, 0)
+	twoOnNode, unprobed := three().Rebound(1, 0), three().Silent(0, 1, 2)
 	inOldLists := quorumtest.Voters(4).Unbound(1).RemovedFrom(0, 1).RemovedFrom(2, 1).Silent(1, 3)
 	probed(inOldLists)
+	const missing = "its label holdfast.dev/etcd-member is missing"
 	ownCluster := quorumtest.Voters(2).Unbound(1)
 	ownCluster.Cluster.Observations = ownCluster.Cluster.Observations[:1]
 	for name, c := range map[string]struct {
@@ -102,6 +106,14 @@ func TestDecideUnlabelled(t *testing.T) {
 		members []v1alpha1.MemberID
 		text    string
 	}{
+		// F3: the entry waited for agents longer than its deadline, and an unlabelled node was deleted.
+		"F3 bound":                        {unprobed, same, quorumtest.IDs("a"), missing},
+		"F3 announced, unbound":           {unprobed, joined, quorumtest.IDs("a", "f"), missing},
+		"F3 announced, no EtcdCluster":    {unprobed, ofOther, quorumtest.IDs("a"), missing},
+		"F3 worker at a member's address": {unprobed, other, nil, ""},
+		"F3 worker, no EtcdCluster": {
+			unprobed, quorum.Request{Node: "w9", UID: "u9", Announced: ofOther.Announced}, quorumtest.IDs("f"), missing,
+		},
 		"agent never ran": {agentless(), second, quorumtest.IDs("b"), "kubectl label node w2 " +
 			"holdfast.dev/etcd-member=true"},
 		"agent never ran, others silent": {agentless().Silent(0, 2), second, quorumtest.IDs("b"), "etcdctl member remove b"},
@@ -125,7 +137,7 @@ func TestDecideUnlabelled(t *testing.T) {
 			agentless().Unconfirmed(0).RemovedFrom(1, 1), silent, nil, "",
 		},
 		"F89 beside an older confirmed list": {
-			agentless().Unconfirmed(0).RemovedFrom(1, 1).SilentAt(1), silent, quorumtest.IDs("b"), "node w1 lists it",
+			agentless().Unconfirmed(0).RemovedFrom(1, 1).Silent(2), silent, quorumtest.IDs("b"), "node w1 lists it",
 		},
 		"agent silent, in no list":           {agentless().Removed(1), silent, nil, ""},
 		"agent silent, bound elsewhere":      {agentless().WithoutList(0).Rebound(0, 2), unreported(other), nil, ""},
@@ -141,7 +153,7 @@ func TestDecideUnlabelled(t *testing.T) {
 			three().Granted(0).Unconfirmed(0, 1, 2), unreported(reused), quorumtest.IDs("a"), "etcdctl member remove a",
 		},
 		"name reused, silent, one of two announced": {
-			twoOnNode, unreported(announcing), quorumtest.IDs("a", "b"), "its label holdfast.dev/etcd-member is missing",
+			twoOnNode, unreported(announcing), quorumtest.IDs("a", "b"), missing,
 		},
 		"name reused, removed, silent":    {three().Removed(0).Granted(0), unreported(reused), nil, ""},
 		"name reused, granted, announced": {three().Dead(0).Granted(0), announcing, quorumtest.IDs("a"), ""},

@@ -46,7 +46,7 @@ func TestSummarize(t *testing.T) {
 			voters(3).Unprovable(2).MayRunAt(0, 0), want{known: true, withoutNode: ids("c")},
 		},
 		"CORRUPT":       {voters(3).Everywhere(1, alarm("CORRUPT")), want{known: true, corrupt: ids("b")}},
-		"alarms unread": {voters(3).AlarmsUnknownToAll(), want{known: true, alarmsUnknown: true}},
+		"alarms unread": {voters(3).AlarmsUnknown(), want{known: true, alarmsUnknown: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := quorum.Summarize(test.cluster.View)

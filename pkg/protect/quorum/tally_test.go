@@ -1,7 +1,6 @@
 package quorum_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,50 +10,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
 )
-
-func TestLossArithmetic(t *testing.T) {
-	for _, c := range []struct {
-		voters, otherFailures int
-		allowed               bool
-	}{
-		{1, 0, false},
-		{2, 0, false},
-		{2, 1, false},
-		{3, 0, true},
-		{3, 1, false},
-		{4, 0, true},
-		{4, 1, false}, // Without one voter, 2 of 3 would be healthy. But the deletion removes no voter.
-		{5, 1, true},
-		{5, 2, false},
-		{6, 1, true},
-		{6, 2, false},
-		{7, 2, true},
-		{7, 3, false},
-	} {
-		for _, targetUnhealthy := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d voters, %d others failed, target unhealthy "+
-				"%v", c.voters, c.otherFailures, targetUnhealthy), func(t *testing.T) {
-				cluster := quorumtest.Voters(c.voters)
-				for i := range c.otherFailures {
-					cluster.Unhealthy(i + 1)
-				}
-				if targetUnhealthy {
-					cluster.Unhealthy(0)
-				}
-				v := quorum.Decide(cluster.View, quorumtest.Deletion(0))
-				reason := quorum.QuorumWouldBeLost
-				if c.allowed {
-					reason = quorum.QuorumKept
-				}
-				require.Equal(t, quorum.Verdict{
-					Allowed: c.allowed, Reason: reason, Cluster: quorumtest.ClusterID, Members: quorumtest.IDs("a"),
-					Voters: c.voters, Healthy: c.voters - 1 - c.otherFailures, Quorum: c.voters/2 + 1,
-					Final: true, Facts: v.Facts,
-				}, v)
-			})
-		}
-	}
-}
 
 // A learner answers a read of its own data without a quorum. While the members learn of its
 // promotion one after the other, one observer may still list it as a healthy learner.

@@ -94,11 +94,6 @@ func (c *Cluster) URLs(i int, urls ...string) *Cluster {
 	return c.Everywhere(i, func(m *v1alpha1.MemberStatus) { m.PeerURLs, m.ClientURLs = urls, nil })
 }
 
-// URLsOfAll sets the URLs of the first three members.
-func (c *Cluster) URLsOfAll(urls ...string) *Cluster {
-	return c.URLs(0, urls...).URLs(1, urls...).URLs(2, urls...)
-}
-
 // Unprovable moves members to hosts without an agent, where they listen on loopback only.
 func (c *Cluster) Unprovable(members ...int) *Cluster {
 	for _, i := range members {
@@ -148,12 +143,6 @@ func (c *Cluster) Silent(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) { o.Nonce = "before" })
 }
 
-// SilentAt makes the o-th observation no answer to the current request.
-func (c *Cluster) SilentAt(o int) *Cluster {
-	c.Cluster.Observations[o].Nonce = "before"
-	return c
-}
-
 // WithoutList makes observers answer with a problem instead of a list.
 func (c *Cluster) WithoutList(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) {
@@ -171,17 +160,14 @@ func (c *Cluster) Emptied(observers ...int) *Cluster {
 	return c.observers(observers, func(o *v1alpha1.Observation) { o.NoMember = true })
 }
 
-// AlarmsUnknown makes observers answer without the alarms.
+// AlarmsUnknown makes observers, all if none is named, answer without the alarms.
 func (c *Cluster) AlarmsUnknown(observers ...int) *Cluster {
-	return c.observers(observers, func(o *v1alpha1.Observation) { o.AlarmsUnknown = true })
-}
-
-// AlarmsUnknownToAll makes every observation lack the alarms.
-func (c *Cluster) AlarmsUnknownToAll() *Cluster {
-	for o := range c.Cluster.Observations {
-		c.Cluster.Observations[o].AlarmsUnknown = true
+	if len(observers) == 0 {
+		for o := range c.Cluster.Observations {
+			c.Cluster.Observations[o].AlarmsUnknown = true
+		}
 	}
-	return c
+	return c.observers(observers, func(o *v1alpha1.Observation) { o.AlarmsUnknown = true })
 }
 
 func (c *Cluster) observers(observers []int, change func(*v1alpha1.Observation)) *Cluster {
