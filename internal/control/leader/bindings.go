@@ -108,7 +108,7 @@ func boundConditionOf(bindings []v1alpha1.Binding, refused []membership.Refusal,
 		if claims[r.Reason] == nil {
 			reasons = append(reasons, r.Reason)
 		}
-		claims[r.Reason] = append(claims[r.Reason], fmt.Sprintf("node %s to member %s", r.Node, r.Claim.Member))
+		claims[r.Reason] = append(claims[r.Reason], fmt.Sprintf("node %s to member %s", r.Node, r.Member))
 	}
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("not bound: the claim of %s: %s", strings.Join(claims[reason], ", of "), reason)

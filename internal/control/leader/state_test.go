@@ -261,7 +261,7 @@ func TestIgnoredObservations(t *testing.T) {
 
 func TestBoundCondition(t *testing.T) {
 	claim := func(node string, member v1alpha1.MemberID, reason string) membership.Refusal {
-		return membership.Refusal{Node: node, Claim: evidence.MemberRef{Cluster: "c", Member: member}, Reason: reason}
+		return membership.Refusal{Node: node, Member: member, Reason: reason}
 	}
 	bound := []v1alpha1.Binding{{MemberID: "a", Node: "n", NodeUID: "u"}}
 	for name, test := range map[string]struct {

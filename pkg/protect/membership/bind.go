@@ -18,7 +18,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
-	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -26,7 +25,7 @@ import (
 // A Refusal is a claim of a Node to a member that is not bound.
 type Refusal struct {
 	Node   string
-	Claim  evidence.MemberRef
+	Member v1alpha1.MemberID
 	Reason string
 }
 
@@ -172,14 +171,14 @@ func (r claimReview) reviewClaims(id v1alpha1.MemberID) (next *v1alpha1.Binding,
 	best := r.best(claimants, id)
 	switch {
 	case !r.isListed(id):
-		return nil, r.refuse(id, claimants, "no confirmed member list of an observer contains the member"+r.awaited)
+		return nil, refuse(id, claimants, "no confirmed member list of an observer contains the member"+r.awaited)
 	case len(best) > 1:
-		return nil, r.refuse(id, claimants, "several Nodes are equally likely to run the member: "+joinNodes(best)+
+		return nil, refuse(id, claimants, "several Nodes are equally likely to run the member: "+joinNodes(best)+
 			": remove the announcement from the wrong one")
 	}
 	found := r.bindingTo(best[0], id)
 	if at := r.nodesAt(id, r.all); found.Basis == v1alpha1.BasisClaim && len(at) > 0 && !r.isAt(best[0], id) {
-		return nil, r.refuse(id, claimants, "the member's URLs name an address of node "+joinNodes(at))
+		return nil, refuse(id, claimants, "the member's URLs name an address of node "+joinNodes(at))
 	}
 	return &found, nil
 }
@@ -213,18 +212,13 @@ func (r claimReview) reviewHeirs(bound v1alpha1.Binding) (next *v1alpha1.Binding
 		found := r.bindingTo(heirs[0], bound.MemberID)
 		return &found, nil
 	}
-	return nil, r.refuse(bound.MemberID, claimants, why)
+	return nil, refuse(bound.MemberID, claimants, why)
 }
 
 // refuse returns the refusals of the claims for one reason.
-func (r claimReview) refuse(
-	id v1alpha1.MemberID, claimants []observation.AnnouncingNode, why string,
-) (refused []Refusal) {
+func refuse(id v1alpha1.MemberID, claimants []observation.AnnouncingNode, why string) (refused []Refusal) {
 	for _, n := range claimants {
-		refused = append(refused, Refusal{
-			Node: n.Node, Reason: why,
-			Claim: evidence.MemberRef{Cluster: observation.ClusterIDOf(r.snapshot.Cluster), Member: id},
-		})
+		refused = append(refused, Refusal{Node: n.Node, Member: id, Reason: why})
 	}
 	return refused
 }
