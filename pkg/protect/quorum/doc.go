@@ -21,13 +21,5 @@
 // modify their arguments. A value that could not be read has its own representation. It counts
 // neither as good news nor as the absence of a member.
 //
-// The input is in request.go and view.go, the result in verdict.go. The code follows the order
-// above: select.go, then decide.go, which uses snapshot.go (what counts), target.go (the members on
-// the node), tally.go (the arithmetic) and loss.go. The rules for drains are in drain.go, those for
-// Nodes without the label in unlabelled.go, and those for the override in breakglass.go. doors.go
-// makes a grant from a verdict. together.go and zones.go answer for several Nodes. docs/verdict.md
-// lists every rule with its tests.
-//
-// The facts about the arithmetic and its members are in facts.go, and the steps of a refusal in
-// steps.go. summary.go describes a cluster without a request.
+// docs/verdict.md lists every rule with its tests.
 package quorum

@@ -1,9 +1,5 @@
 // Package words words the verdicts of package quorum for people. It decides nothing: it reads the
 // facts of a verdict only.
-//
-// words.go has the parts that all texts share, kept.go the texts of an allowed deletion, refused.go
-// those about the arithmetic and its members, and unknown.go those of a refusal without arithmetic.
-// The steps are in steps.go, the commands in commands.go, and the texts about grants in grants.go.
 package words
 
 import (
