@@ -189,10 +189,11 @@ func (l *Leader) resolveByHand(ctx context.Context, cached *v1alpha1.EtcdCluster
 	}
 	at := slices.IndexFunc(c.Spec.Grants, func(g v1alpha1.Grant) bool { return string(g.NodeUID) == named })
 	states := l.Store.LiveStates(ctx, clusterstore.NodeNames(c))
-	grants, bindings, ok := membership.ResolveByHand(c, types.UID(named), states)
+	grants, bindings := membership.ResolveByHand(c, types.UID(named), states)
 	now := l.Now()
 	s.noteGrants(c.Spec.Grants, states, now)
-	isYoung := at >= 0 && now.Sub(s.openedAt(c.Spec.Grants[at])) < quorum.ResolveByHandAfter
+	ok = at >= 0
+	isYoung := ok && now.Sub(s.openedAt(c.Spec.Grants[at])) < quorum.ResolveByHandAfter
 	var ops []clusterstore.Operation
 	if ok && !isYoung {
 		ops = slices.Concat(

@@ -238,25 +238,18 @@ func isSelfProven(s quorum.Snapshot, id v1alpha1.MemberID) bool {
 // ResolveByHand returns the grants and bindings that remain when an operator resolves the grant
 // of a Node UID. The grant ends. If the Node is gone, its bindings end too: otherwise its members
 // would stay lost, and Tombstones would return the grant again. From then on these members count by
-// probe, like members that never had a Node. A Node that could not be read counts as existing. ok
-// is false if no grant names the UID. The rest means nothing then.
+// probe, like members that never had a Node. A Node that could not be read counts as existing.
 func ResolveByHand(
 	c *v1alpha1.EtcdCluster, uid types.UID, nodes map[string]observation.NodeState,
-) (grants []v1alpha1.Grant, bindings []v1alpha1.Binding, ok bool) {
-	for _, g := range c.Spec.Grants {
-		if g.NodeUID == uid {
-			ok = true
-			continue
-		}
-		grants = append(grants, *g.DeepCopy())
-	}
+) (grants []v1alpha1.Grant, bindings []v1alpha1.Binding) {
+	grants = slices.DeleteFunc(c.DeepCopy().Spec.Grants, func(g v1alpha1.Grant) bool { return g.NodeUID == uid })
 	for _, b := range c.Spec.Members {
 		n := nodes[b.Node]
 		if b.NodeUID != uid || !n.Known || n.UID == uid {
 			bindings = append(bindings, b)
 		}
 	}
-	return grants, bindings, ok
+	return grants, bindings
 }
 
 // Tombstones returns the grants that must be written because a bound Node is gone without one. The

@@ -97,7 +97,7 @@ func TestMovedMember(t *testing.T) {
 		Announced: []evidence.MemberRef{{Cluster: quorumtest.ClusterID, Member: "b"}},
 	}
 	spec := &cluster.Cluster.Spec
-	spec.Grants, spec.Members, _ = membership.ResolveByHand(cluster.Cluster, "u2", cluster.Nodes)
+	spec.Grants, spec.Members = membership.ResolveByHand(cluster.Cluster, "u2", cluster.Nodes)
 	spec.Members, _ = membership.Bind(cluster.Cluster, nodes, cluster.Nonces, quorumtest.Noon())
 	require.EqualValues(t, "u2b", spec.Members[1].NodeUID)
 	quorumtest.RequireAllowed(t, cluster, quorumtest.Deletion(0))
