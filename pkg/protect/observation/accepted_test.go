@@ -96,7 +96,7 @@ func TestIgnored(t *testing.T) {
 			require.NotContains(t, answers, "w9")
 			v := quorum.Decide(w.View, quorumtest.Deletion(0))
 			require.True(t, v.Allowed, words.Message(v))
-			require.Equal(t, 3, v.Voters, "one invalid observation changes nothing while other agents answer")
+			require.Equal(t, 3, v.Facts.Tally.Voters, "one invalid observation changes nothing while other agents answer")
 			require.False(t, quorum.Decide(w.Unhealthy(2).View, quorumtest.Deletion(0)).Allowed)
 		})
 	}

@@ -83,13 +83,11 @@ func decideQuorum(v View, r Request) Verdict {
 // the node according to any source, because the lists and the knowledge of the node may differ in
 // age.
 func Force(v View, r Request) Verdict {
-	verdict := decideQuorum(v, r)
-	members := map[v1alpha1.MemberID]bool{}
-	// Without etcd, no list is fresh.
-	for _, id := range slices.Concat(verdict.Members, newTarget(NewSnapshot(v), r).possibleLosses()) {
-		members[id] = true
-	}
-	verdict.Members = observation.SortedIDs(members)
+	verdict, t := decideQuorum(v, r), newTarget(NewSnapshot(v), r)
+	lists := observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, none is fresh.
+	members := slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins(lists))
+	slices.Sort(members)
+	verdict.Members = slices.Compact(members)
 	verdict.Allowed, verdict.Reason, verdict.Final = true, BreakGlassUsed, true
 	return verdict
 }
@@ -106,7 +104,6 @@ func (t requestTarget) allowNothingToProtect() Verdict {
 func (s Snapshot) verdictOf(worst Tally) Verdict {
 	verdict := Verdict{
 		Allowed: worst.IsSafe(), Reason: QuorumKept,
-		Voters: worst.Voters, Healthy: worst.Healthy, Quorum: worst.Quorum,
 		Final: worst.IsSafe() || !worst.canBecomeSafe() || len(s.Pending()) == 0,
 	}
 	if !verdict.Allowed {

@@ -28,7 +28,7 @@ func (t requestTarget) isOnlyMember(list v1alpha1.Observation) bool {
 // allowOnlyMember allows the drain of the node with the only member.
 func (t requestTarget) allowOnlyMember() Verdict {
 	return Verdict{
-		Allowed: true, Reason: OnlyMember, Voters: 1, Quorum: 1, Final: true,
+		Allowed: true, Reason: OnlyMember, Final: true,
 		Facts: Facts{Finding: FoundOnlyMember, Request: t.Request},
 	}
 }

@@ -60,7 +60,7 @@ func TestF33DrainsAndDeletions(t *testing.T) {
 				deletion := quorum.Decide(cluster.View, quorumtest.Deletion(0))
 				require.Equal(t, voters == 1 || deletion.Allowed, drain.Allowed, words.Message(drain))
 				require.Equal(t, deletion.Members, drain.Members)
-				require.Equal(t, deletion.Healthy, drain.Healthy)
+				require.Equal(t, deletion.Facts.Tally.Healthy, drain.Facts.Tally.Healthy)
 			}
 		}
 	}

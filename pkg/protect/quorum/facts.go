@@ -345,8 +345,7 @@ type Step struct {
 	Mark  departure.Mark
 	// At is when the step applies. It is zero if that has passed or is not known.
 	At time.Time
-	// Voters is how many voters to add. IsEnough means that the repair of the members is.
-	Voters   int
-	IsEnough bool
-	Grant    v1alpha1.Grant
+	// Voters is how many voters to add.
+	Voters int
+	Grant  v1alpha1.Grant
 }

@@ -170,15 +170,16 @@ func checkVerdict(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.
 	require.NotEmpty(t, words.Message(verdict))
 	require.Equal(t, observation.ClusterIDOf(v.Cluster), verdict.Cluster)
 	require.True(t, slices.IsSorted(verdict.Members))
-	if verdict.Voters > 0 {
-		require.Equal(t, verdict.Voters/2+1, verdict.Quorum)
-		require.Less(t, verdict.Healthy, verdict.Voters, "a lost member counts as healthy")
+	tally := verdict.Facts.Tally
+	if tally.Voters > 0 {
+		require.Equal(t, tally.Voters/2+1, tally.Quorum)
+		require.Less(t, tally.Healthy, tally.Voters, "a lost member counts as healthy")
 	}
 	switch {
 	case !verdict.Allowed:
 		require.Contains(t, words.Message(verdict), quorum.BreakGlassAnnotation+`='{"uid":"`+string(r.UID)+`"`)
 	case verdict.Reason == quorum.QuorumKept:
-		require.GreaterOrEqual(t, verdict.Healthy, verdict.Quorum+max(0, v.MinRemainingTolerance))
+		require.GreaterOrEqual(t, tally.Healthy, tally.Quorum+max(0, v.MinRemainingTolerance))
 		require.NotEmpty(t, verdict.Members, "a grant must name the members")
 		require.NotEmpty(t, v.Nonces[0], "no probe was requested")
 	case verdict.Reason == quorum.OnlyMember:
@@ -269,7 +270,7 @@ func checkFinal(t *testing.T, v quorum.View, r quorum.Request, verdict quorum.Ve
 
 // callAll calls the other functions that read such objects. They must not panic.
 func callAll(v quorum.View, r quorum.Request) {
-	all := []*v1alpha1.EtcdCluster{v.Cluster, nil}
+	all := []*v1alpha1.EtcdCluster{v.Cluster}
 	nodes := []observation.AnnouncingNode{{Node: r.Node, UID: r.UID, Addresses: r.Addresses, Announced: r.Announced}}
 	quorum.Select(all, r)
 	quorum.RefuseUndecidable(all, r)

@@ -145,7 +145,7 @@ func TestF24AnnouncedAbsence(t *testing.T) {
 			quorumtest.RequireRefused(t, quorumtest.Voters(3).State(1, change), quorumtest.Deletion(0), "node w2")
 			refused := quorum.Decide(quorumtest.Voters(3).State(1, change).View, quorumtest.Deletion(0))
 			require.NotContains(t, words.Message(refused), "etcdctl member remove b")
-			require.Equal(t, 1, refused.Healthy)
+			require.Equal(t, 1, refused.Facts.Tally.Healthy)
 			require.True(t, refused.Final, "no answer can change it")
 
 			own := quorumtest.Voters(3).State(0, change)
@@ -180,7 +180,7 @@ func TestF81NewLearnerOnRebootedNode(t *testing.T) {
 			c.State(3, quorumtest.Rebooting)
 			quorumtest.RequireRefused(t, c, quorumtest.Deletion(0), "it may be promoted before its node is away")
 			quorumtest.RequireRefused(t, c, quorumtest.Deletion(0), "is being rebooted by kured")
-			refused := quorum.Decide(c.View, quorumtest.Deletion(0))
+			refused := quorum.Decide(c.View, quorumtest.Deletion(0)).Facts.Tally
 			require.Equal(t, []int{4, 2, 3}, []int{refused.Voters, refused.Healthy, refused.Quorum})
 		})
 	}

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,7 +21,7 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 	if r.BreakGlass != nil {
 		by = place.Override
 	}
-	return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
+	return r.clustersWith(clusters, by)
 }
 
 // SelectOrDecide returns the clusters to decide on. If there are none, it returns the decision, which
@@ -41,16 +42,11 @@ func SelectOrDecide(
 	return nil, Decision{Allowed: true, Reason: NothingToProtect}
 }
 
-// filterClusters returns the clusters that meet the condition, sorted by cluster ID.
-func filterClusters(
-	clusters []*v1alpha1.EtcdCluster, involved func(*v1alpha1.EtcdCluster) bool,
-) []*v1alpha1.EtcdCluster {
-	var found []*v1alpha1.EtcdCluster
-	for _, c := range clusters {
-		if c != nil && involved(c) {
-			found = append(found, c)
-		}
-	}
+// clustersWith returns the clusters with a member that one of the sources places on the node, sorted
+// by cluster ID.
+func (r Request) clustersWith(clusters []*v1alpha1.EtcdCluster, by place.Source) []*v1alpha1.EtcdCluster {
+	found := slices.DeleteFunc(slices.Clone(clusters),
+		func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) == 0 })
 	slices.SortFunc(found, func(a, b *v1alpha1.EtcdCluster) int { return strings.Compare(a.Name, b.Name) })
 	return found
 }
@@ -73,14 +69,13 @@ func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 		}
 	}
 	var verdicts []Verdict
-	for id, members := range missing {
-		slices.Sort(members)
+	for _, id := range slices.Sorted(maps.Keys(missing)) {
+		members := slices.Sorted(slices.Values(missing[id]))
 		verdicts = append(verdicts, Verdict{
 			Reason: CannotSee, Cluster: id, Members: members, Final: true,
 			Facts: Facts{Finding: FoundNoCluster, Request: r, Members: members},
 		})
 	}
-	slices.SortFunc(verdicts, func(a, b Verdict) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
 	if len(r.Unverified) > countVerified(clusters, r) {
 		verdicts = append(verdicts, Verdict{
 			Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnverified, Request: r},
@@ -96,9 +91,6 @@ func RefuseUndecidable(clusters []*v1alpha1.EtcdCluster, r Request) []Verdict {
 func countVerified(clusters []*v1alpha1.EtcdCluster, r Request) int {
 	known := map[evidence.MemberRef]bool{}
 	for _, c := range clusters {
-		if c == nil {
-			continue
-		}
 		for _, id := range place.Members(r.places(c), place.Verified) {
 			known[evidence.MemberRef{Cluster: observation.ClusterIDOf(c), Member: id}] = true
 		}

@@ -17,7 +17,7 @@ func TestSelect(t *testing.T) {
 	a, b := quorumtest.Voters(3).Cluster, quorumtest.Voters(3).Cluster
 	a.Name, b.Name = "aaa", "bbb"
 	b.Spec.Members = b.Spec.Members[1:]
-	all := []*v1alpha1.EtcdCluster{b, nil, a}
+	all := []*v1alpha1.EtcdCluster{b, a}
 	granted := quorumtest.Voters(3).NeverBound().Granted(0).Cluster
 	oneList := quorumtest.Voters(3).WithoutList(0, 1).Cluster
 	unconfirmed := quorumtest.Voters(3).Unconfirmed(0, 1, 2).Cluster
@@ -46,12 +46,12 @@ func TestSelect(t *testing.T) {
 		"bound by UID only":                   {all, quorum.Request{Node: "renamed", UID: "u1"}, clusters{a}},
 		"earlier grant":                       {clusters{granted}, quorum.Request{Node: "w1", UID: "u1"}, clusters{granted}},
 		"at address":                          {all, atAddress, clusters{a, b}},
-		"at address in one list":              {clusters{oneList}, atAddress, nil},
+		"at address in one list":              {clusters{oneList}, atAddress, clusters{}},
 		"at address in one list, break-glass": {clusters{oneList}, forced, clusters{oneList}},
-		"at address in old lists":             {clusters{oldLists}, atAddress, nil},
+		"at address in old lists":             {clusters{oldLists}, atAddress, clusters{}},
 		"F89 at address in unconfirmed lists": {clusters{unconfirmed}, atAddress, clusters{unconfirmed}},
 		"at address without the label":        {all, worker, clusters{a, b}},
-		"worker":                              {all, farWorker, nil},
+		"worker":                              {all, farWorker, clusters{}},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, quorum.Select(c.clusters, c.request)) })
 	}
@@ -242,7 +242,7 @@ func TestUnidentifiedServer(t *testing.T) {
 			if !c.announced {
 				r.Announced = nil
 			}
-			clusters := []*v1alpha1.EtcdCluster{nil, c.cluster}
+			clusters := []*v1alpha1.EtcdCluster{c.cluster}
 			verdicts := quorum.RefuseUndecidable(clusters, r)
 			require.Equal(t, c.refused, len(verdicts) > 0, verdicts)
 			if c.refused {

@@ -103,9 +103,8 @@ func (t requestTarget) lossSteps(tally Tally) (steps []Step) {
 // repairSteps lists the steps that repair or remove unhealthy members.
 func repairSteps(tally Tally) []Step {
 	var steps []Step
-	dead := tally.removableMembers()
-	for _, m := range dead {
-		steps = append(steps, Step{Kind: StepRepair, Members: []MemberState{m}, IsEnough: tally.isSafeWithout(dead)})
+	for _, m := range tally.removableMembers() {
+		steps = append(steps, Step{Kind: StepRepair, Members: []MemberState{m}})
 	}
 	return steps
 }

@@ -38,10 +38,12 @@ func Summarize(v View) Summary {
 		found.Silence = s.silence()
 	}
 	for _, id := range s.listedMembers() {
-		b, exists := s.nodeOf(id)
-		if _, isSeen := s.OwnAnswer(b); !exists {
+		nodes := slices.DeleteFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return !s.mayExist(b) })
+		isSeen := func(b v1alpha1.Binding) bool { _, isAnswered := s.OwnAnswer(b); return isAnswered }
+		switch {
+		case len(nodes) == 0:
 			found.WithoutNode = append(found.WithoutNode, id)
-		} else if !isSeen {
+		case !slices.ContainsFunc(nodes, isSeen):
 			found.Unseen = append(found.Unseen, id)
 		}
 	}
@@ -82,19 +84,6 @@ func (s Snapshot) listedMembers() []v1alpha1.MemberID {
 		}
 	}
 	return observation.SortedIDs(found)
-}
-
-// nodeOf returns where the member runs: its binding, or the Node at its address. It reports whether
-// that Node may exist.
-func (s Snapshot) nodeOf(id v1alpha1.MemberID) (binding v1alpha1.Binding, exists bool) {
-	if b, bound := s.Bindings[id]; bound {
-		return b, s.mayExist(b)
-	}
-	at := slices.IndexFunc(s.PossibleNodes, func(b v1alpha1.Binding) bool { return b.MemberID == id && s.mayExist(b) })
-	if at < 0 {
-		return v1alpha1.Binding{}, false
-	}
-	return s.PossibleNodes[at], true
 }
 
 // alarms returns the members with each alarm, by the lists that count.

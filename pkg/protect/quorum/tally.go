@@ -51,8 +51,9 @@ type MemberState struct {
 type Tally struct {
 	List    v1alpha1.Observation
 	Members []MemberState
-	// Voters, Healthy and Quorum are those of Verdict. possible is the value of Healthy if every
-	// pending observer proved all members that it could.
+	// Voters is the number of current voters. Healthy is the number of voters that are proven healthy,
+	// are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1, after the request. possible is the
+	// value of Healthy if every pending observer proved all members that it could.
 	Voters, Healthy, Quorum, possible int
 	// Required is how many voters on other nodes must be healthy.
 	Required int

@@ -109,13 +109,6 @@ func (t requestTarget) possibleMembers() []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
-// possibleLosses returns the members that may be on the node according to any source, however old:
-// those of possibleMembers and of possibleRejoins.
-func (t requestTarget) possibleLosses() []v1alpha1.MemberID {
-	lists := observation.Confirmed(observation.Accepted(t.Cluster))
-	return slices.Concat(t.possibleMembers(), t.possibleRejoins(lists))
-}
-
 // possibleRejoins returns, sorted, the members that may be on the node although no source assigns
 // them to it. It considers those of the lists that no longer contain any assigned member.
 //

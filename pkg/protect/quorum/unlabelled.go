@@ -13,20 +13,15 @@ import (
 // that may have a member (place.Unlabelled), and for one whose agent found a server that has never
 // identified itself. Until the agent of the node has reported, weaker sources suffice.
 func DecideUnlabelled(clusters []*v1alpha1.EtcdCluster, r Request) Verdict {
-	having := func(by place.Source) []*v1alpha1.EtcdCluster {
-		return filterClusters(clusters, func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) > 0 })
-	}
-	certain, possible := having(place.Unlabelled), having(r.unlabelled())
+	certain, possible := r.clustersWith(clusters, place.Unlabelled), r.clustersWith(clusters, r.unlabelled())
 	switch {
 	case len(certain) > 0:
 		return refuseClusterUnlabelled(certain[0], r)
 	case len(r.Announced) > 0:
 		a := r.Announced[0]
-		verdict := refuseUnlabelled(nil, r)
-		verdict.Cluster, verdict.Members = a.Cluster, []v1alpha1.MemberID{a.Member}
-		return verdict
+		return refuseUnlabelled(r, a.Cluster, []v1alpha1.MemberID{a.Member}, nil)
 	case len(r.Unverified) > 0:
-		return refuseUnlabelled(nil, r)
+		return refuseUnlabelled(r, "", nil, nil)
 	case len(possible) > 0:
 		return refuseUnreported(possible[0], r)
 	}
@@ -85,15 +80,14 @@ func refuseClusterUnlabelled(c *v1alpha1.EtcdCluster, r Request) Verdict {
 	doubtful := slices.DeleteFunc(slices.Clone(members), func(id v1alpha1.MemberID) bool {
 		return slices.Contains(place.Members(r.places(c), place.Bound|place.Announced|place.Own|place.Granted), id)
 	})
-	verdict := refuseUnlabelled(doubtful, r)
-	verdict.Cluster, verdict.Members = observation.ClusterIDOf(c), members
-	return verdict
+	return refuseUnlabelled(r, observation.ClusterIDOf(c), members, doubtful)
 }
 
 // refuseUnlabelled refuses because the label is missing. Doubtful members are assigned only by
 // the node's name or address.
-func refuseUnlabelled(doubtful []v1alpha1.MemberID, r Request) Verdict {
+func refuseUnlabelled(r Request, c v1alpha1.ClusterID, members, doubtful []v1alpha1.MemberID) Verdict {
 	return Verdict{
-		Reason: UnknownMember, Final: true, Facts: Facts{Finding: FoundUnlabelled, Request: r, Members: doubtful},
+		Reason: UnknownMember, Cluster: c, Members: members, Final: true,
+		Facts: Facts{Finding: FoundUnlabelled, Request: r, Members: doubtful},
 	}
 }

@@ -58,15 +58,12 @@ type Verdict struct {
 	// Members are the members on the node. A grant must name all of them. If the list is empty, no
 	// grant is necessary.
 	Members []v1alpha1.MemberID
-	// Voters is the number of current voters. Healthy is the number of voters that are proven
-	// healthy, are not on the node and are not lost. Quorum is ⌊Voters/2⌋+1. All are zero without
-	// a confirmed member list.
-	Voters, Healthy, Quorum int
 	// Final reports whether the review waits for no further observation, because none that is
 	// expected can change a refusal. An allow rests on a list that a quorum confirmed after the nonce:
 	// one that differs would be a later change.
 	Final bool
-	// Facts are what the sentences about the verdict need. Package words words them.
+	// Facts are what the sentences about the verdict need. Package words words them. Its Tally is zero
+	// unless the arithmetic decides.
 	Facts Facts
 }
 

@@ -126,7 +126,8 @@ func (s State) clusterLoss(c *v1alpha1.EtcdCluster, requests []quorum.Request) C
 	view := s.view(c)
 	v, answer := quorum.DecideTogether(view, requests)
 	loss := ClusterLoss{
-		ID: v.Cluster, Answer: answer, Reason: v.Reason, Voters: v.Voters, Remaining: v.Healthy, Quorum: v.Quorum,
+		ID: v.Cluster, Answer: answer, Reason: v.Reason,
+		Voters: v.Facts.Tally.Voters, Remaining: v.Facts.Tally.Healthy, Quorum: v.Facts.Tally.Quorum,
 		Members: append([]v1alpha1.MemberID{}, v.Members...), Message: words.Message(v),
 	}
 	if answer == quorum.Yes && v.Reason == quorum.QuorumKept && s.FlagsProblem != "" {

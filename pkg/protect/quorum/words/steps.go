@@ -111,7 +111,7 @@ func (w writer) awaitReturn(m quorum.MemberState) string {
 func (w writer) repair(s quorum.Step) string {
 	m := s.Members[0]
 	name, remove, add := title(m)+location(m), w.removeCommand(m), ", then add a new member"
-	if s.IsEnough {
+	if len(w.Removable) > 0 {
 		add = ""
 	}
 	switch {
