@@ -89,14 +89,13 @@ func Bind(
 // reassess returns the binding as the present lists and announcements support it. That of a Node
 // that is gone stays as it is.
 func (r claimReview) reassess(b v1alpha1.Binding) v1alpha1.Binding {
-	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
-	if r.needsRole() && (b.Basis != v1alpha1.BasisRole || at >= 0 && !r.nodes[at].HasRole) {
+	own, exists := r.node(b.NodeUID)
+	if r.needsRole() && (b.Basis != v1alpha1.BasisRole || exists && !own.HasRole) {
 		b.Basis = v1alpha1.BasisClaim
 	}
-	if at < 0 || !r.isListed(b.MemberID) {
+	if !exists || !r.isListed(b.MemberID) {
 		return b
 	}
-	own := r.nodes[at]
 	if b.Basis == v1alpha1.BasisClaim || r.needsRole() {
 		b.Basis = r.basisOf(own, b.MemberID)
 	} else {
@@ -155,13 +154,10 @@ func (r claimReview) isCredible(n observation.AnnouncingNode) bool {
 // identify sets the identity of the machine from the Node of the binding, as far as the Node has
 // it. Without the Node, the binding keeps what it knows.
 func (r claimReview) identify(b *v1alpha1.Binding) {
-	for _, n := range r.nodes {
-		if n.UID == b.NodeUID {
-			b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
-			b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
-			b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
-		}
-	}
+	n, _ := r.node(b.NodeUID)
+	b.MachineID = cmp.Or(n.Machine.MachineID, b.MachineID)
+	b.SystemUUID = cmp.Or(n.Machine.SystemUUID, b.SystemUUID)
+	b.ProviderID = cmp.Or(n.ProviderID, b.ProviderID)
 }
 
 // reviewClaims decides the claims to a member that is not bound. It returns the binding, or nil and

@@ -117,11 +117,10 @@ func (r claimReview) maySpeak(o v1alpha1.Observation) bool {
 	isBound := slices.ContainsFunc(r.snapshot.Cluster.Spec.Members, func(b v1alpha1.Binding) bool {
 		return observation.IsObserver(b) && observation.IsFrom(o, b)
 	})
-	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == o.NodeUID })
-	if at < 0 {
+	n, exists := r.node(o.NodeUID)
+	if !exists {
 		return isBound
 	}
-	n := r.nodes[at]
 	return (isBound || len(announcedBy(n, r.snapshot.Cluster)) > 0) && (n.HasRole || !r.needsRole())
 }
 
@@ -180,9 +179,19 @@ func (r claimReview) claimants(id v1alpha1.MemberID) []observation.AnnouncingNod
 	})
 }
 
+// node returns the Node with this UID, if it exists.
+func (r claimReview) node(uid types.UID) (n observation.AnnouncingNode, exists bool) {
+	at := slices.IndexFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == uid })
+	if at < 0 {
+		return n, false
+	}
+	return r.nodes[at], true
+}
+
 // exists reports whether the Node of the binding exists.
 func (r claimReview) exists(b v1alpha1.Binding) bool {
-	return slices.ContainsFunc(r.nodes, func(n observation.AnnouncingNode) bool { return n.UID == b.NodeUID })
+	_, exists := r.node(b.NodeUID)
+	return exists
 }
 
 // rank orders the Nodes that may run the member: first by their roles, if a role is needed, then by

@@ -1,8 +1,8 @@
 package quorum
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -250,14 +250,10 @@ func unboundMessage(c *v1alpha1.EtcdCluster) string {
 
 // distinctNodes returns one binding for each Node, sorted by name.
 func distinctNodes(bindings []v1alpha1.Binding) []v1alpha1.Binding {
-	var found []v1alpha1.Binding
-	for _, b := range bindings {
-		if !slices.ContainsFunc(found, func(f v1alpha1.Binding) bool { return f.NodeUID == b.NodeUID }) {
-			found = append(found, b)
-		}
-	}
-	slices.SortFunc(found, func(a, b v1alpha1.Binding) int { return strings.Compare(a.Node, b.Node) })
-	return found
+	found := slices.SortedStableFunc(slices.Values(bindings), func(a, b v1alpha1.Binding) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.NodeUID, b.NodeUID))
+	})
+	return slices.CompactFunc(found, func(a, b v1alpha1.Binding) bool { return a.NodeUID == b.NodeUID })
 }
 
 // An EtcdctlHost is a node on which people can run etcdctl, and how its local member is reached.

@@ -219,20 +219,11 @@ func (s Snapshot) answersWith(
 // selectLists returns the member lists that count. So where two words are needed, no observer can
 // veto deletions with a list of its own.
 func (s Snapshot) selectLists() []v1alpha1.Observation {
-	all := observation.Confirmed(s.Answers)
-	keys := make([]string, len(all))
-	same := map[string][]v1alpha1.Observation{}
-	for i, o := range all {
-		keys[i] = ListKey(o)
-		same[keys[i]] = append(same[keys[i]], o)
+	all, same := observation.Confirmed(s.Answers), map[string][]v1alpha1.Observation{}
+	for _, o := range all {
+		same[ListKey(o)] = append(same[ListKey(o)], o)
 	}
-	var lists []v1alpha1.Observation
-	for i, o := range all {
-		if s.Counts(same[keys[i]]) {
-			lists = append(lists, o)
-		}
-	}
-	return lists
+	return slices.DeleteFunc(all, func(o v1alpha1.Observation) bool { return !s.Counts(same[ListKey(o)]) })
 }
 
 // ListKey describes the members of a list, and is the form in which lists are compared: two lists
