@@ -140,7 +140,7 @@ func (s State) clusterStatus(c *v1alpha1.EtcdCluster) ClusterStatus {
 		Voters: summary.Voters, Healthy: summary.Healthy, Quorum: summary.Quorum, MayLose: summary.MayLose,
 		Observers: c.Spec.Observers, Members: []MemberStatus{}, Grants: []GrantStatus{}, Zones: s.zoneStatus(c),
 	}
-	for _, m := range summary.Tally.Members {
+	for _, m := range summary.Members {
 		status.Members = append(status.Members, MemberStatus{
 			ID: m.ID, Name: printable.Quote(m.Name), Node: m.Node, Counts: m.Count, Description: words.Describe(m),
 		})
