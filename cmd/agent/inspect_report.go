@@ -233,9 +233,10 @@ func (r report) decideDeletions() []deletionReport {
 		}, request)
 		// The further lines of a refusal tell a person whose request was refused what to do.
 		message, _, _ := strings.Cut(words.Message(verdict), "\n")
+		tally := verdict.Facts.Tally
 		reports = append(reports, deletionReport{
-			Cluster: id, Allowed: verdict.Allowed, Reason: verdict.Reason, Voters: verdict.Voters,
-			Healthy: verdict.Healthy, Quorum: verdict.Quorum, Message: message, Warning: words.Warning(verdict),
+			Cluster: id, Allowed: verdict.Allowed, Reason: verdict.Reason, Voters: tally.Voters,
+			Healthy: tally.Healthy, Quorum: tally.Quorum, Message: message, Warning: words.Warning(verdict),
 		})
 	}
 	return reports

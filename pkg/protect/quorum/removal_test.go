@@ -16,7 +16,7 @@ import (
 // already takes no part, and the reserve.
 func TestRemovalArithmetic(t *testing.T) {
 	three, four := quorumtest.Voters(3), quorumtest.Voters(4).Unhealthy(1)
-	quorumtest.RequireAllowed(t, four, quorumtest.Removal(0)) // Then 2 of 3. Its deletion would be refused.
+	quorumtest.RequireAllowed(t, four, quorumtest.Removal(0)) // Then 2 of 3.
 	require.False(t, quorum.Decide(four.View, quorumtest.Deletion(0)).Allowed)
 	four.MinRemainingTolerance = 1
 	quorumtest.RequireRefused(t, four, quorumtest.Removal(0), "1 more must be in reserve")

@@ -24,8 +24,9 @@ func Select(clusters []*v1alpha1.EtcdCluster, r Request) []*v1alpha1.EtcdCluster
 	return r.clustersWith(clusters, by)
 }
 
-// SelectOrDecide returns the clusters to decide on. If there are none, it returns the decision, which
-// no observation can change: a cluster cannot be decided on, or none may have a member on the node.
+// SelectOrDecide returns the clusters to decide on. If there are none, it returns the decision,
+// which no observation can change: a cluster cannot be decided on, or none may have a member on the
+// node.
 func SelectOrDecide(
 	clusters []*v1alpha1.EtcdCluster, r Request,
 ) (selected []*v1alpha1.EtcdCluster, decision Decision) {
@@ -42,8 +43,8 @@ func SelectOrDecide(
 	return nil, Decision{Allowed: true, Reason: NothingToProtect}
 }
 
-// clustersWith returns the clusters with a member that one of the sources places on the node, sorted
-// by cluster ID.
+// clustersWith returns the clusters with a member that one of the sources places on the node,
+// sorted by cluster ID.
 func (r Request) clustersWith(clusters []*v1alpha1.EtcdCluster, by place.Source) []*v1alpha1.EtcdCluster {
 	found := slices.DeleteFunc(slices.Clone(clusters),
 		func(c *v1alpha1.EtcdCluster) bool { return len(place.Members(r.places(c), by)) == 0 })
