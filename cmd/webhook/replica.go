@@ -107,9 +107,7 @@ func (r *replica) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.reviews, err = r.newReviews(); err != nil {
-		return err
-	}
+	r.reviews = r.newReviews()
 	if r.servingCert, err = r.newCertificates(); err != nil {
 		return err
 	}
@@ -231,13 +229,9 @@ func (r *replica) recordEvent(about *corev1.ObjectReference, eventType, reason, 
 	r.recorder.Event(about, eventType, reason, message)
 }
 
-func (r *replica) newReviews() (*admission.Handler, error) {
-	reviewer, err := review.New(review.Options{Store: r.store, Wait: r.observerWait, Registerer: r.registry})
-	if err != nil {
-		return nil, err
-	}
+func (r *replica) newReviews() *admission.Handler {
 	return admission.New(admission.Options{
-		Reviewer: reviewer,
+		Reviewer: review.New(review.Options{Store: r.store, Wait: r.observerWait}),
 		Node:     r.liveNode,
 		Pod: func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 			pod := &corev1.Pod{}
@@ -245,7 +239,7 @@ func (r *replica) newReviews() (*admission.Handler, error) {
 		},
 		Nodes:  r.store.CachedNodes,
 		Events: r.recorder, Log: r.log, Registerer: r.registry,
-	}), nil
+	})
 }
 
 func (r *replica) liveNode(ctx context.Context, name string) (*corev1.Node, error) {

@@ -101,13 +101,8 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		sim.fail("creating the controllers: %v", err)
 		return r
 	}
-	reviewer, err := review.New(review.Options{Store: store, Registerer: registry, Now: now})
-	if err != nil {
-		sim.fail("creating a reviewer: %v", err)
-		return r
-	}
 	r.handler = admission.New(admission.Options{
-		Reviewer: reviewer,
+		Reviewer: review.New(review.Options{Store: store, Now: now}),
 		Node:     connection.node, Pod: connection.pod,
 		Nodes: store.CachedNodes, Events: &record.FakeRecorder{}, Log: log, Registerer: registry,
 	})

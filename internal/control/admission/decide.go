@@ -60,7 +60,7 @@ func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer 
 	}
 	decision, err := h.Reviewer.Review(ctx, req)
 	if err != nil {
-		return undecided(r, decision, err).withProblem(problem)
+		return undecided(r, err).withProblem(problem)
 	}
 	return decided(decision).withProblem(problem)
 }
@@ -85,7 +85,7 @@ func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	decision, err := h.Reviewer.ReviewUnlabelled(ctx, req)
 	switch {
 	case err != nil && decision.Reason != "":
-		return undecided(*r, decision, err).withProblem(problem)
+		return undecided(*r, err).withProblem(problem)
 	case err != nil:
 		return h.otherNodeEntry().fallback.notKnown(fmt.Sprintf("holdfast cannot read its EtcdClusters: %v", err), err)
 	}
@@ -121,16 +121,11 @@ func decided(d quorum.Decision) answer {
 	return a
 }
 
-// undecided refuses after an error, even if the reviewer returned no refusal: its interface does
-// not promise one.
-func undecided(r review, d quorum.Decision, err error) answer {
-	message := d.Message
-	if message == "" || d.Allowed {
-		message = fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.",
-			r.node.Name, words.VerbOf(r.door()).Past, err)
-	}
-	a := answerCannotDecide(message)
+// undecided refuses because of a failure of Holdfast, not because of etcd.
+func undecided(r review, err error) answer {
+	a := answerCannotDecide(fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about "+
+		"its etcd. Try again; if the problem persists, see the log of the Holdfast webhook.",
+		r.node.Name, words.VerbOf(r.door()).Past, err))
 	a.err = err
 	return a
 }

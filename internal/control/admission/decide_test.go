@@ -28,7 +28,7 @@ const (
 
 func cannotDecideMessage(err string) string {
 	return `holdfast cannot decide whether node "n1" may be deleted: ` + err +
-		". Try again; if the problem persists, see the log of the Holdfast webhook."
+		". This says nothing about its etcd. Try again; if the problem persists, see the log of the Holdfast webhook."
 }
 
 // F16: a DELETE had no name or object, made several calls, or was a dry run.
@@ -113,11 +113,6 @@ func TestReviewedDeletions(t *testing.T) {
 			message: cannotDecideMessage("writing the grant: conflict"),
 			event:   refusedPrefix + cannotDecideMessage("writing the grant: conflict"),
 		},
-		"reviewer error with a refusal": {
-			path: EtcdNodePath, decision: quorum.Decision{Reason: quorum.CannotDecide, Message: "holdfast cannot decide"},
-			err: errors.New("no"), code: 503,
-			message: "holdfast cannot decide", event: refusedPrefix + "holdfast cannot decide",
-		},
 		"break-glass override": {
 			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
@@ -152,9 +147,8 @@ func TestReviewedDeletions(t *testing.T) {
 				"The node does not have the label holdfast.dev/etcd-member, so its deletion is allowed."},
 		},
 		"unlabelled with a member, failed grant": {
-			path: NodePath, decision: quorum.Decision{Reason: quorum.CannotDecide, Message: "the grant could not be written"},
-			err: errors.New("no"), code: 503,
-			message: "the grant could not be written", event: refusedPrefix + "the grant could not be written",
+			path: NodePath, decision: lost, err: errors.New("no"), code: 503,
+			message: cannotDecideMessage("no"), event: refusedPrefix + cannotDecideMessage("no"),
 		},
 		"unlabelled, break-glass override": {
 			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),

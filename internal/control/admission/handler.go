@@ -68,7 +68,7 @@ const (
 // [review.Reviewer]: https://pkg.go.dev/github.com/holdfast-dev/holdfast/internal/control/review
 type Reviewer interface {
 	// Review decides for a Node with the etcd label, and for each drain and removal. It has recorded
-	// the grant when it allows. An error comes with a refusal, or with the zero Decision.
+	// the grant when it allows. After an error, nothing is decided.
 	Review(ctx context.Context, req quorum.Request) (quorum.Decision, error)
 	// ReviewUnlabelled decides for any other Node, immediately. An error with the zero Decision
 	// means that nothing is known of the node. An error with a refusal means that a break-glass

@@ -72,8 +72,7 @@ func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *l
 	var err error
 	h.leader, err = newLeader(o)
 	require.NoError(t, err)
-	h.reviewer, err = review.New(review.Options{Store: h.store, Registerer: prometheus.NewRegistry()})
-	require.NoError(t, err)
+	h.reviewer = review.New(review.Options{Store: h.store})
 	return h
 }
 

@@ -44,9 +44,7 @@ func oneOfThreeMembers(t *testing.T, f *storetest.Fixture) {
 	require.False(t, decision.Allowed)
 	require.Equal(t, quorum.QuorumWouldBeLost, decision.Reason)
 	require.Len(t, f.Cluster().Spec.Grants, 1)
-	require.InDelta(t, 1, reviewer.counterSum(t, "holdfast_webhook_verdicts_total", "allowed", "QuorumKept"), 0)
-	require.InDelta(t, 1, reviewer.counterSum(t, "holdfast_webhook_verdicts_total", "refused", "QuorumWouldBeLost"), 0)
-	require.InDelta(t, 2, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 1)
+	require.InDelta(t, 2, reviewer.counter(t, "holdfast_webhook_asks_total"), 1)
 
 	// Each decision that allows renews the grant.
 	young := f.Cluster()
@@ -90,7 +88,7 @@ func twoReplicas(t *testing.T, f *storetest.Fixture) {
 	}
 	conflicts := 0.0
 	for _, reviewer := range reviewers {
-		conflicts += reviewer.counterSum(t, "holdfast_webhook_grant_conflicts_total")
+		conflicts += reviewer.counter(t, "holdfast_webhook_grant_conflicts_total")
 	}
 	require.Positive(t, conflicts, "no grant conflict occurred")
 }
@@ -222,8 +220,7 @@ func forgedRequest(t *testing.T, f *storetest.Fixture) {
 	req.UID = "00000000-0000-0000-0000-000000000000"
 	decision, err := reviewer.Review(t.Context(), req)
 	require.ErrorContains(t, err, "there is none with UID")
-	require.False(t, decision.Allowed)
-	require.Equal(t, quorum.CannotDecide, decision.Reason)
+	require.Zero(t, decision)
 	require.Empty(t, f.Cluster().Spec.Grants)
 }
 
@@ -335,7 +332,7 @@ func reviewsAtOnce(t *testing.T, f *storetest.Fixture) {
 		require.Equal(t, f.Nodes[i%3].UID == c.Spec.Grants[0].NodeUID, d.Allowed, "%d: %s", i, d.Message)
 	}
 	require.LessOrEqual(t, c.Spec.Ledger, int64(count/3/2), "the ten reviews that allow share their writes")
-	require.LessOrEqual(t, reviewer.counterSum(t, "holdfast_webhook_asks_total"), 4.0, "they share their probes")
+	require.LessOrEqual(t, reviewer.counter(t, "holdfast_webhook_asks_total"), 4.0, "they share their probes")
 }
 
 // panicInAnotherReview: one review decides for two, and panics before it has written.

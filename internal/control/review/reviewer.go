@@ -8,11 +8,10 @@
 package review
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -22,69 +21,37 @@ import (
 
 const defaultWait = 3 * time.Second
 
-// The values of the label "verdict".
-const (
-	allowed = "allowed"
-	refused = "refused"
-)
-
-// Options configure a Reviewer. Store and Registerer are required.
+// Options configure a Reviewer. Store is required.
 type Options struct {
 	Store *clusterstore.Store
 	// Wait is the longest time that a verdict waits for a further observation after the last one. It
 	// waits twice as long for the first one. Default 3 s.
 	Wait time.Duration
 	// Now is the clock. Default time.Now.
-	Now        func() time.Time
-	Registerer prometheus.Registerer
+	Now func() time.Time
 }
 
 // A Reviewer reviews deletions, drains and removals.
 type Reviewer struct {
-	store    *clusterstore.Store
-	wait     time.Duration
-	now      func() time.Time
-	verdicts *prometheus.CounterVec
-	turns    *turns
+	store *clusterstore.Store
+	wait  time.Duration
+	now   func() time.Time
+	turns *turns
 }
 
 // New returns a Reviewer.
-func New(o Options) (*Reviewer, error) {
-	verdicts := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_webhook_verdicts_total", Help: "Reviewed deletions of Nodes and drains, by verdict and reason.",
-	}, []string{"verdict", "reason"})
-	if err := o.Registerer.Register(verdicts); err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
+func New(o Options) *Reviewer {
+	r := &Reviewer{store: o.Store, wait: cmp.Or(o.Wait, defaultWait), now: o.Now, turns: newTurns()}
+	if r.now == nil {
+		r.now = time.Now
 	}
-	// A series that begins with its first verdict hides that verdict from rate().
-	for _, reason := range quorum.RefusingReasons() {
-		verdicts.WithLabelValues(refused, string(reason))
-	}
-	for _, reason := range quorum.AllowingReasons() {
-		verdicts.WithLabelValues(allowed, string(reason))
-	}
-	if o.Wait == 0 {
-		o.Wait = defaultWait
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	return &Reviewer{store: o.Store, wait: o.Wait, now: o.Now, verdicts: verdicts, turns: newTurns()}, nil
+	return r
 }
 
 // Review decides whether a Node with the etcd label may be deleted, any Node drained, or a member
-// removed. If so, and members are lost with it, the grants are written before Review returns. An
-// error always comes with a Decision that refuses and contains the error.
+// removed. If so, and members are lost with it, the grants are written before Review returns. After
+// an error, nothing is decided.
 func (r *Reviewer) Review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
-	decision, err := r.review(ctx, req)
-	if err != nil {
-		decision = cannotDecide(req, err)
-	}
-	r.count(decision)
-	return decision, err
-}
-
-func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	if req.Door != quorum.DoorDrain {
 		return r.reviewClusters(ctx, req)
 	}
@@ -101,7 +68,10 @@ func (r *Reviewer) review(ctx context.Context, req quorum.Request) (quorum.Decis
 		return decision, err
 	}
 	// The drain relies on the cordon, which must not be opened for another reason.
-	return decision, r.store.RecordDrain(ctx, live.Node, r.now())
+	if err := r.store.RecordDrain(ctx, live.Node, r.now()); err != nil {
+		return quorum.Decision{}, err
+	}
+	return decision, nil
 }
 
 // reviewClusters decides, and writes the grants.
@@ -125,21 +95,23 @@ func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quor
 
 // ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
 // without a probe. An error with the zero Decision means that nothing is known of the Node;
-// the caller decides what follows from that.
+// the caller decides what follows from that. An error with a refusal means that the override of the
+// refusal could not be recorded.
 func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.CachedClusters(ctx)
 	if err != nil {
 		return quorum.Decision{}, err
 	}
 	decision := words.Combine(quorum.DecideUnlabelled(all, req))
-	if !decision.Allowed && req.BreakGlass != nil {
-		// More members may be lost with the Node than DecideUnlabelled found.
-		if decision, err = r.breakGlass(ctx, req, quorum.Select(all, req), all); err != nil {
-			decision = cannotDecide(req, err)
-		}
+	if decision.Allowed || req.BreakGlass == nil {
+		return decision, nil
 	}
-	r.count(decision)
-	return decision, err
+	// More members may be lost with the Node than DecideUnlabelled found.
+	override, err := r.breakGlass(ctx, req, quorum.Select(all, req), all)
+	if err != nil {
+		return decision, err
+	}
+	return override, nil
 }
 
 // dryRun decides from the last observations, without those of agents that have become silent. It
@@ -197,23 +169,4 @@ func (r *Reviewer) breakGlass(
 		decision.Verdicts = append(decision.Verdicts, verdict)
 	}
 	return decision, nil
-}
-
-// cannotDecide refuses because of a failure of Holdfast, not because of etcd.
-func cannotDecide(req quorum.Request, err error) quorum.Decision {
-	return quorum.Decision{
-		Reason: quorum.CannotDecide,
-		Message: fmt.Sprintf("holdfast cannot decide whether node %q may be %s: %v. This says nothing about its etcd. "+
-			"Try again; if the problem persists, see the log of the Holdfast webhook.",
-			req.Node, words.VerbOf(req.Door).Past, err),
-	}
-}
-
-// count counts the decision.
-func (r *Reviewer) count(d quorum.Decision) {
-	verdict := refused
-	if d.Allowed {
-		verdict = allowed
-	}
-	r.verdicts.WithLabelValues(verdict, string(d.Reason)).Inc()
 }

@@ -88,32 +88,20 @@ type testReviewer struct {
 func newReviewer(f *storetest.Fixture, wait time.Duration, change ...func(*clusterstore.Options)) testReviewer {
 	registry := prometheus.NewRegistry()
 	store := f.OpenStore(append(change, func(o *clusterstore.Options) { o.Registerer = registry })...)
-	plain, err := New(Options{Store: store, Wait: wait, Registerer: registry})
-	if err != nil {
-		panic(err)
-	}
-	return testReviewer{Reviewer: plain, registry: registry}
+	return testReviewer{Reviewer: New(Options{Store: store, Wait: wait}), registry: registry}
 }
 
-// counterSum returns the sum of a counter's values that have all of these label values.
-func (reviewer testReviewer) counterSum(t *testing.T, name string, labels ...string) float64 {
+// counter returns the value of a counter.
+func (reviewer testReviewer) counter(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := reviewer.registry.Gather()
 	require.NoError(t, err)
-	sum := 0.0
 	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var values []string
-			for _, l := range m.GetLabel() {
-				values = append(values, l.GetValue())
-			}
-			if family.GetName() == name && !slices.ContainsFunc(labels,
-				func(l string) bool { return !slices.Contains(values, l) }) {
-				sum += m.GetCounter().GetValue()
-			}
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	return sum
+	return 0
 }
 
 // review returns the decision of a review that must not fail.

@@ -158,7 +158,7 @@ func waitingTurn(t *testing.T, f *storetest.Fixture) {
 	require.NoError(t, err)
 	require.NoError(t, g.Wait())
 	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
-	require.Zero(t, reviewer.counterSum(t, "holdfast_webhook_grant_conflicts_total"))
+	require.Zero(t, reviewer.counter(t, "holdfast_webhook_grant_conflicts_total"))
 }
 
 // hangingReadOfNode: two reviews share a turn. One of them is that of a hook, which has more time.

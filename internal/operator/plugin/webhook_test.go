@@ -55,10 +55,8 @@ func newReviewedCluster(t *testing.T, server *apiserver.Server, number int) *rev
 func (c *reviewedCluster) serveWebhook() *httptest.Server {
 	c.t.Helper()
 	store := c.OpenStore()
-	reviewer, err := review.New(review.Options{Store: store, Registerer: prometheus.NewRegistry()})
-	require.NoError(c.t, err)
 	handler := admission.New(admission.Options{
-		Reviewer: reviewer, Nodes: store.CachedNodes, Events: &record.FakeRecorder{},
+		Reviewer: review.New(review.Options{Store: store}), Nodes: store.CachedNodes, Events: &record.FakeRecorder{},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
 			return c.server.Client().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		},

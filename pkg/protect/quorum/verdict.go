@@ -44,12 +44,6 @@ func RefusingReasons() []Reason {
 	return []Reason{QuorumWouldBeLost, CannotSee, UnknownMember, NotDraining, CannotDecide}
 }
 
-// AllowingReasons returns the reasons with which a Reviewer allows. Deleting is not among them:
-// admission answers it without a Reviewer.
-func AllowingReasons() []Reason {
-	return []Reason{NothingToProtect, QuorumKept, OnlyMember, BreakGlassUsed}
-}
-
 // A Verdict is the decision for one cluster. The zero value refuses.
 type Verdict struct {
 	Allowed bool
