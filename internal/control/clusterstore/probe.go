@@ -228,7 +228,7 @@ func (r *ProbeRequester) writeNonce(ctx context.Context, p *ProbeRequest) error 
 	}
 	r.endWrite(p, written, err)
 	if err != nil {
-		return withWriters(ctx, fmt.Errorf("writing the nonce: %w", err), p.read.Name, r.read)
+		return fmt.Errorf("writing the nonce: %w", err)
 	}
 	return nil
 }

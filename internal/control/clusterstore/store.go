@@ -294,7 +294,7 @@ func (s *Store) Patch(ctx context.Context, c *v1alpha1.EtcdCluster, ops []Operat
 			return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
 		}
 	case !apierrors.IsConflict(err):
-		return nil, withWriters(ctx, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err), c.Name, s.LiveCluster)
+		return nil, fmt.Errorf("writing etcd cluster %s: %w", c.Name, err)
 	}
 	s.conflicts.Inc()
 	return nil, ErrConflict

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -135,21 +134,6 @@ func TestViewReadsObservationsLast(t *testing.T) {
 		}
 		require.Equal(t, "0 1 c1.0 c1.1", reader.takeReads(), "Nodes and observations, each once")
 	})
-}
-
-func TestLastWriters(t *testing.T) {
-	at := func(minute int) *metav1.Time {
-		return new(metav1.NewTime(time.Date(2026, 5, 1, 12, minute, 0, 0, time.UTC)))
-	}
-	c := &v1alpha1.EtcdCluster{}
-	require.Empty(t, lastWriters(c))
-	c.ManagedFields = []metav1.ManagedFieldsEntry{
-		{Manager: "old", Time: at(1)},
-		{Manager: "kubectl\nedit", Time: at(3)},
-		{Manager: "unknown"},
-		{Manager: "holdfast-webhook", Time: at(2)},
-	}
-	require.Equal(t, "kubectl edit at 2026-05-01T12:03:00Z, holdfast-webhook at 2026-05-01T12:02:00Z", lastWriters(c))
 }
 
 // A patch that fails because of any of these is a conflict, and not an invalid object.
