@@ -20,7 +20,7 @@ import (
 type machineKind struct {
 	schema.GroupKind
 
-	// versions are those that Holdfast can read, the preferred one first.
+	// versions are those that Holdfast can read.
 	versions []string
 }
 

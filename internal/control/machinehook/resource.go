@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A ResourceFinder returns the resource of a kind, in the first of the versions that the API
-// server serves. It returns false if the API server serves the kind in no version at all. If it
+// A ResourceFinder returns the resource of a kind, in the latest of the versions that the API server
+// serves. It returns false if the API server serves the kind in no version at all. If it
 // serves the kind only in other versions, that is an error: some objects may exist that cannot be
 // read.
 type ResourceFinder func(ctx context.Context, kind schema.GroupKind, versions []string) (
@@ -36,14 +36,10 @@ func NewResourceFinder(api rest.Interface) ResourceFinder {
 		if err := read(ctx, group, kind.Group); err != nil {
 			return none, false, client.IgnoreNotFound(err)
 		}
-		var served []string
-		for _, v := range group.Versions {
-			served = append(served, v.Version)
-		}
-		isUnserved := func(version string) bool { return !slices.Contains(served, version) }
 		var failed error
-		for _, version := range slices.DeleteFunc(slices.Concat(versions, served), isUnserved) {
-			list := &metav1.APIResourceList{}
+		var unreadable []string
+		for _, served := range group.Versions { // The API server has the latest one first.
+			version, list := served.Version, &metav1.APIResourceList{}
 			if err := read(ctx, list, kind.Group, version); err != nil {
 				failed = err // Another version may do. Without one, the kind may be in this version.
 				continue
@@ -55,9 +51,12 @@ func NewResourceFinder(api rest.Interface) ResourceFinder {
 			case at >= 0 && slices.Contains(versions, version):
 				return kind.WithVersion(version).GroupVersion().WithResource(list.APIResources[at].Name), true, nil
 			case at >= 0:
-				return none, false, fmt.Errorf("the API server serves the kind in %s, and Holdfast can read it in %s",
-					version, strings.Join(versions, " and "))
+				unreadable = append(unreadable, version)
 			}
+		}
+		if len(unreadable) > 0 {
+			return none, false, fmt.Errorf("the API server serves the kind in %s, and Holdfast can read it in %s",
+				strings.Join(unreadable, " and "), strings.Join(versions, " and "))
 		}
 		return none, false, failed
 	}

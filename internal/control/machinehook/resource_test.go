@@ -55,7 +55,9 @@ func TestResourceFinder(t *testing.T) {
 				}
 				answers["/apis/cluster.x-k8s.io/"+version] = list
 			}
+			var requests []string
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				requests = append(requests, r.URL.Path)
 				answer, isServed := answers[r.URL.Path]
 				w.Header().Set("Content-Type", "application/json")
 				switch {
@@ -81,13 +83,15 @@ func TestResourceFinder(t *testing.T) {
 				require.Equal(t, machines().GroupResource(), resource.GroupResource())
 			}
 			require.Equal(t, c.want, got)
+			slices.Sort(requests)
+			require.Equal(t, slices.Compact(slices.Clone(requests)), requests, "nothing is read twice")
 		})
 	}
 }
 
 func groupOf(versions []string) metav1.APIGroup {
 	group := metav1.APIGroup{Name: machine.ClusterAPIGroup}
-	for _, version := range versions {
+	for _, version := range slices.Backward(versions) { // the latest one first, as the API server has them
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
 			GroupVersion: machine.ClusterAPIGroup + "/" + version, Version: version,
 		})
