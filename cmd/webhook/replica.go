@@ -199,7 +199,6 @@ func (r *replica) newControllers() (all []world.Controller, err error) {
 	if r.clusterAPI {
 		all = append(all, hooks.Controller())
 	}
-	leading, leaderErr := leader.New(inLeader)
 	guards, guardsErr := guardpods.New(guardpods.Options{
 		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
 		Log: r.log, Registerer: r.registry,
@@ -209,7 +208,7 @@ func (r *replica) newControllers() (all []world.Controller, err error) {
 		Nodes:     r.core.Nodes(), ConfigMaps: r.core.ConfigMaps(r.namespace), Timeouts: r.holds,
 		RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
 	})
-	return append(all, leading, guards, holds), errors.Join(leaderErr, guardsErr, holdsErr)
+	return append(all, leader.New(inLeader), guards, holds), errors.Join(guardsErr, holdsErr)
 }
 
 // serve runs the loops and answers reviews until ctx ends and the last review is answered.

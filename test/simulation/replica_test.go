@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -90,14 +89,12 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 	if r.hooks = r.newController(connection, store); r.hooks != nil {
 		options.MachineEnding = r.hooks.Ending
 	}
-	leading, err := leader.New(options)
-	controllers := []world.Controller{leading}
+	controllers := []world.Controller{leader.New(options)}
 	if r.hooks != nil && sim.machines.kind == machine.KindMachine {
 		controllers = append(controllers, r.hooks.Controller())
 	}
-	var followErr error
-	r.controllers, followErr = world.Loop{Store: store, Log: log}.Runnables(controllers...)
-	if err := errors.Join(err, followErr); err != nil {
+	r.controllers, err = world.Loop{Store: store, Log: log}.Runnables(controllers...)
+	if err != nil {
 		sim.fail("creating the controllers: %v", err)
 		return r
 	}

@@ -4,16 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -190,62 +187,10 @@ func retiredCluster(t *testing.T, f *storetest.Fixture) {
 	require.True(t, decision.Allowed, decision.Message)
 }
 
-// unreviewedOverride deletes a Node as docs/refusals/NoAnswer.md describes while no webhook
-// answers: the override, the label, the Node.
-func unreviewedOverride(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	f.PatchNode(0, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, quorum.BreakGlassAnnotation,
-		overrideOf(f.Nodes[0].UID, time.Now().Add(time.Minute))))
-	require.Eventually(t, func() bool {
-		_, isKnown := h.leader.breakGlass.of(f.Nodes[0].UID)
-		return isKnown
-	}, storetest.WaitTimeout, storetest.PollInterval, "without a round of the leader")
-	f.DeleteNode(0)
-	c := h.reconcileUntil("a tombstone", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Grants) == 1 })
-	g := storetest.GrantFor(c, f.Nodes[0].UID)
-	require.NotNil(t, g)
-	require.True(t, g.Gone.BreakGlass)
-	decision := h.review(t, f.Request(1))
-	require.False(t, decision.Allowed)
-	require.Contains(t, decision.Message, "was deleted with a break-glass override, and without a review")
-}
-
-func overrideOf(uid types.UID, until time.Time) string {
-	return fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"the host burns"}`, uid, until.UTC().Format(time.RFC3339))
-}
-
 // TestTombstoneMessage checks the text about a deletion that no review saw.
 func TestTombstoneMessage(t *testing.T) {
-	synctest.Test(t, testTombstoneMessage)
-}
-
-func testTombstoneMessage(t *testing.T) {
-	now := time.Now() // midnight UTC 2000-01-01
 	g := v1alpha1.Grant{Node: "w1", NodeUID: "u1", Members: []v1alpha1.MemberID{"a"}}
-	node := func(uid types.UID, override string) *corev1.Node {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w1", UID: uid}}
-		if override != "" {
-			n.Annotations = map[string]string{quorum.BreakGlassAnnotation: override}
-		}
-		return n
-	}
-	m := breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)}
-	m.record(node("u1", ""), now)
-	m.record(node("u2", overrideOf("u2", now.Add(time.Minute))), now)
-	m.record(node("u1", overrideOf("u2", now.Add(time.Minute))), now) // void: for another UID
 	require.Equal(t, "node w1 is gone: its deletion was not reviewed, for example because the webhook did not answer; "+
 		"the audit log of the API server names the users (verbs patch and delete, nodes, w1, UID u1); "+
-		"a count as lost until they are removed from etcd or confirmed healthy on a new node", m.tombstoneMessage(g))
-
-	m.record(node("u1", overrideOf("u1", now.Add(time.Minute))), now)
-	require.Contains(t, m.tombstoneMessage(g),
-		`had a break-glass override until 2000-01-01T00:01:00Z with the reason "the host burns"; the audit log`)
-	<-time.After(breakGlassTime + time.Minute - time.Second)
-	_, isKnown := m.of("u1")
-	require.True(t, isKnown)
-	<-time.After(2 * time.Second)
-	_, isKnown = m.of("u1")
-	require.False(t, isKnown, "forgotten")
+		"a count as lost until they are removed from etcd or confirmed healthy on a new node", tombstoneMessage(g))
 }

@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
@@ -94,30 +93,19 @@ type Leader struct {
 	// waiting are the announced clusters without an EtcdCluster in the last round. An agent may
 	// announce others in each round, so it has none of the rounds before.
 	waiting map[v1alpha1.ClusterID]bool
-	// breakGlass has the break-glass overrides that Nodes had.
-	breakGlass breakGlassMemory
 	// states are by the object's UID: another object of the same name starts without a state.
 	states map[types.UID]*clusterState
 }
 
 // New returns the controller of a Leader.
-func New(o Options) (world.Controller, error) {
-	l, err := newLeader(o)
-	return l.controller(), err
-}
+func New(o Options) world.Controller { return newLeader(o).controller() }
 
-// newLeader returns a Leader that notes the break-glass overrides of the Nodes from now on.
-func newLeader(o Options) (*Leader, error) {
+func newLeader(o Options) *Leader {
 	l := &Leader{
 		Options: o.withDefaults(), metrics: &metrics{}, wake: loop.NewSignal(), states: map[types.UID]*clusterState{},
-		breakGlass: breakGlassMemory{cache.NewLRUExpireCache(maxOverrides)},
 	}
 	o.Registerer.MustRegister(l.metrics)
-	return l, l.Store.Nodes.OnChange(func(_, node *corev1.Node) {
-		if node != nil {
-			l.breakGlass.record(node, l.Now()) // The Node may be gone before the next round.
-		}
-	})
+	return l
 }
 
 func (l *Leader) controller() world.Controller {

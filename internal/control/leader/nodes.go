@@ -31,7 +31,6 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", err)
 		}
 		index[node.Name] = node
-		l.breakGlass.record(node, l.Now())
 	}
 	return index
 }

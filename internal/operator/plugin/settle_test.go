@@ -68,10 +68,9 @@ func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	store, log := f.OpenStore(), slog.New(slog.NewTextHandler(t.Output(), nil))
-	c, err := leader.New(leader.Options{
+	c := leader.New(leader.Options{
 		Store: store, Log: log, Registerer: prometheus.NewRegistry(), ResolveAfter: time.Hour, Now: now,
 	})
-	require.NoError(t, err)
 	loops, err := world.Loop{Store: store, Log: log}.Runnables(c)
 	require.NoError(t, err)
 	ended := make(chan error, 1)

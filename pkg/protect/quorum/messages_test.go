@@ -163,7 +163,6 @@ func goldenClusters() map[string]*quorumtest.Cluster {
 		"unbound member on a tainted node":         departing,
 		"possible rejoin":                          rejoinedCluster(),
 		"another node gone, detected":              three().State(1, quorumtest.Gone).Noticed(1),
-		"another node forced without a review":     forcedUnseen(),
 		"another node granted, times in the past":  grantedBefore,
 		"allowed, k3s":                             withAccess(three(), "k3s", k3sPKI),
 		"allowed, four voters":                     quorumtest.Voters(4),
@@ -318,14 +317,6 @@ const (
 	k3sPKI  = "/var/lib/rancher/k3s/server/tls/etcd/"
 	rke2PKI = "/var/lib/rancher/rke2/server/tls/etcd/"
 )
-
-// forcedUnseen returns a cluster of three whose node w2 was deleted with a break-glass override
-// that no review saw.
-func forcedUnseen() *quorumtest.Cluster {
-	cluster := quorumtest.Voters(3).State(1, quorumtest.Gone).Noticed(1).Dead(1)
-	cluster.Cluster.Spec.Grants[0].Gone.BreakGlass = true
-	return cluster
-}
 
 // withAccess makes every agent report how it reaches its member.
 func withAccess(c *quorumtest.Cluster, d v1alpha1.Distribution, dir string) *quorumtest.Cluster {

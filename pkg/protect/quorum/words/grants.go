@@ -34,9 +34,6 @@ func grant(g v1alpha1.Grant, node string) string {
 	d := quorum.LastDoor(g)
 	at, noun := d.Time.UTC().Format(time.RFC3339), VerbOf(d.Kind).Noun
 	switch {
-	case d.Kind == quorum.DoorGone && d.BreakGlass:
-		return fmt.Sprintf("%s %s was deleted with a break-glass override, and without a review (detected at %s)",
-			node, g.Node, at)
 	case d.Kind == quorum.DoorGone:
 		if g.Drain != nil {
 			at += ", after its drain at " + g.Drain.Time.UTC().Format(time.RFC3339)
