@@ -312,6 +312,13 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 	q.notify()
 }
 
+// removeCluster forgets a deleted EtcdCluster. Requests that are open learn of no other version.
+func (r *ProbeRequester) removeCluster(cluster types.UID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.queues, cluster)
+}
+
 // addVersion passes a version to the open requests. The caller holds the lock of the requester.
 func (q *probeQueue) addVersion(c *v1alpha1.EtcdCluster) {
 	for _, p := range q.open {

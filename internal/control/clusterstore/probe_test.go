@@ -159,6 +159,8 @@ func TestRelease(t *testing.T) {
 			<-time.After(time.Second)
 		}
 		require.Empty(t, requester.queues["c"].open)
+		requester.removeCluster("c")
+		require.Empty(t, requester.queues)
 	})
 }
 

@@ -12,7 +12,6 @@
 package clusterstore
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,7 +113,13 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err := errors.Join(nodesErr, clustersErr, observationsErr); err != nil {
 		return nil, err
 	}
-	addVersion := func(before, after *v1alpha1.EtcdCluster) { s.requester.addVersion(cmp.Or(after, before)) }
+	addVersion := func(before, after *v1alpha1.EtcdCluster) {
+		if after == nil {
+			s.requester.removeCluster(before.UID)
+			return
+		}
+		s.requester.addVersion(after)
+	}
 	addObservation := func(before, after *v1alpha1.EtcdObservation) {
 		if after == nil {
 			s.requester.removeObservation(before)

@@ -305,6 +305,7 @@ func TestTurns(t *testing.T) {
 		isBroken = false
 		_, err = do(t.Context(), "c")
 		require.NoError(t, err)
+		require.Empty(t, turns.queues, "nothing is kept of an EtcdCluster, which may be deleted")
 	})
 }
 

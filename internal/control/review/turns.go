@@ -21,7 +21,7 @@ import (
 // decides and writes at a time, for all that wait: if each wrote its own grant, all but one would
 // have to decide again.
 type turns struct {
-	mu     sync.Mutex // guards the map and the fields waiting of the queues
+	mu     sync.Mutex // guards the map and the fields of the queues but busy
 	queues map[types.UID]*turnQueue
 }
 
@@ -29,6 +29,8 @@ type turnQueue struct {
 	// busy contains a value while a review decides.
 	busy    chan struct{}
 	waiting []*attempt
+	// users is the number of reviews that use the queue. Without any, it is dropped.
+	users int
 }
 
 // errNotRecorded is the error of an attempt until it is decided and the grants on which its verdict
@@ -69,6 +71,7 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 	a.done = make(chan struct{})
 	c := a.result().Cluster
 	queue := t.add(c.UID, a)
+	defer t.leave(c.UID, queue, a)
 	select {
 	case queue.busy <- struct{}{}:
 		loop.Turn(a.ctx, c.Name)
@@ -77,7 +80,6 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 		loop.Turn(a.ctx, c.Name)
 	case <-a.ctx.Done():
 		loop.Turn(a.ctx, c.Name)
-		t.remove(queue, a)
 		return quorum.Verdict{}, fmt.Errorf("waiting to decide after other reviews: %w", context.Cause(a.ctx))
 	}
 	return a.verdict, a.err
@@ -109,6 +111,7 @@ func (t *turns) add(cluster types.UID, a *attempt) *turnQueue {
 		t.queues[cluster] = queue
 	}
 	queue.waiting = append(queue.waiting, a)
+	queue.users++
 	return queue
 }
 
@@ -124,10 +127,14 @@ func (t *turns) batchWith(queue *turnQueue, a *attempt) []*attempt {
 	return batch
 }
 
-func (t *turns) remove(queue *turnQueue, a *attempt) {
+// leave is the end of add.
+func (t *turns) leave(cluster types.UID, queue *turnQueue, a *attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	queue.waiting = slices.DeleteFunc(queue.waiting, func(other *attempt) bool { return other == a })
+	if queue.users--; queue.users == 0 {
+		delete(t.queues, cluster)
+	}
 }
 
 // batchContext returns a context that ends with the last review of the batch, not with the one that
