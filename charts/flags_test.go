@@ -34,7 +34,7 @@ func TestFlags(t *testing.T) {
 		"webhook": {
 			permitted: "kubeconfig lease-duration observer-wait min-remaining-tolerance max-etcd-clusters " +
 				"doomed-taint away-mark zone-label " +
-				"agent-missing-after stuck-hold-after on-stuck-hold ca-validity cert-validity cert-settle client-ca-file " +
+				"agent-missing-after stuck-hold-after on-stuck-hold client-ca-file " +
 				"client-name spc-url spc-token-file spc-organization spc-cluster spc-ca-file log-level log-format version",
 			refused: map[string]string{
 				"namespace": name, "service": name, "webhook-configuration": name, "tls-secret": name,
@@ -84,8 +84,6 @@ func TestFlagsDependOnValues(t *testing.T) {
 	require.Contains(t, args(t, rendered(t, "1.36.0", none), webhook), "--metrics-listen=")
 	_, err := template(t, "1.36.0", none, "metrics.enabled=true")
 	require.ErrorContains(t, err, "webhook.extraArgs: --metrics-listen= contradicts")
-	_, err = template(t, "1.36.0", "webhook.extraArgs={--cert-settle=1h}", "certificates.mode=cert-manager")
-	require.ErrorContains(t, err, "--cert-settle=1h has no effect with certificates.mode=cert-manager")
 }
 
 // TestFlagSyntax checks what extraArgs may contain: one flag in each string, with any value.

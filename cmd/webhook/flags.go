@@ -86,9 +86,6 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.certificates.CertFile, "tls-cert-file", "", "")
 	set.StringVar(&f.certificates.KeyFile, "tls-key-file", "", "")
 	set.StringVar(&f.certificates.Secret, "tls-secret", "holdfast-webhook-tls", "")
-	set.DurationVar(&f.certificates.Policy.CAValidity, "ca-validity", 5*365*24*time.Hour, "")
-	set.DurationVar(&f.certificates.Policy.LeafValidity, "cert-validity", 90*24*time.Hour, "")
-	set.DurationVar(&f.certificates.Policy.Settle, "cert-settle", 10*time.Minute, "")
 	set.StringVar(&f.clientCAFile, "client-ca-file", "", "")
 	set.StringVar(&f.clientName, "client-name", "", "")
 	set.StringVar(&f.spc.BaseURL, "spc-url", "", "")
@@ -142,8 +139,7 @@ func checkNames(f *flags) error {
 }
 
 func checkTimes(f *flags) error {
-	policy := f.certificates.Policy
-	switch ca, leaf, settle := policy.CAValidity, policy.LeafValidity, policy.Settle; {
+	switch {
 	case f.observerWait < 100*time.Millisecond || f.observerWait > 5*time.Second:
 		return cli.UsageErrorf("--observer-wait=%s is out of range; use 100ms to 5s, because a review takes 8s at most",
 			f.observerWait)
@@ -154,14 +150,6 @@ func checkTimes(f *flags) error {
 		return cli.UsageErrorf("--max-etcd-clusters=%d is out of range; use 1 to 256", f.maxClusters)
 	case f.leaseDuration < 3*time.Second || f.leaseDuration > 10*time.Minute:
 		return cli.UsageErrorf("--lease-duration=%s is out of range; use 3s to 10m", f.leaseDuration)
-	case ca <= 0 || leaf <= 0 || settle <= 0:
-		return cli.UsageErrorf("--ca-validity, --cert-validity and --cert-settle must be above 0")
-	case leaf > ca/2:
-		return cli.UsageErrorf("--cert-validity=%s is more than half of --ca-validity=%s; "+
-			"the certificate could be valid longer than its authority", leaf, ca)
-	case settle > leaf/3:
-		return cli.UsageErrorf("--cert-settle=%s is more than a third of --cert-validity=%s; "+
-			"the certificate would expire during its renewal", settle, leaf)
 	}
 	return nil
 }
@@ -280,7 +268,7 @@ func checkTLSFiles(f *flags) error {
 	var err error
 	f.set.Visit(func(given *flag.Flag) {
 		switch given.Name {
-		case "tls-secret", "ca-validity", "cert-validity", "cert-settle", "webhook-configuration":
+		case "tls-secret", "webhook-configuration":
 			err = cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
 				"remove one of them", given.Name)
 		}

@@ -31,9 +31,6 @@ func TestParseDefaults(t *testing.T) {
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
 		certificates: servingcert.Options{
 			Service: "holdfast-webhook", Configuration: "holdfast", Secret: "holdfast-webhook-tls",
-			Policy: servingcert.Policy{
-				CAValidity: 43800 * time.Hour, LeafValidity: 2160 * time.Hour, Settle: 10 * time.Minute,
-			},
 		},
 		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
 	}, got)
@@ -151,7 +148,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--webhook-configuration=A", `--webhook-configuration="A" is not a valid Kubernetes name: `},
 		{"--tls-cert-file=/a", "--tls-cert-file and --tls-key-file belong together"},
 		{"--tls-key-file=/a", "--tls-cert-file and --tls-key-file belong together"},
-		{"--tls-cert-file=/a --tls-key-file=/b --ca-validity=9999h", "--ca-validity has no effect with --tls-cert-file"},
 		{"--tls-cert-file=/a --tls-key-file=/b --tls-secret=c", "--tls-secret has no effect with --tls-cert-file"},
 		{"--tls-secret=a/b", `--tls-secret="a/b" is not a valid Kubernetes name: `},
 		{"--spc-inventory=_", `--spc-inventory="_" is not a valid Kubernetes name: `},
@@ -160,11 +156,6 @@ func TestUsageErrors(t *testing.T) {
 		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address with a port`},
 		{"--metrics-secure --metrics-listen=", "--metrics-secure has no effect without --metrics-listen"},
 		{"--health-listen=x:99999", `--health-listen="x:99999" is not an address with a port`},
-		{"--ca-validity=0", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
-		{"--cert-validity=-1h", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
-		{"--cert-settle=-1s", "--ca-validity, --cert-validity and --cert-settle must be above 0"},
-		{"--cert-validity=30000h", "--cert-validity=30000h0m0s is more than half of --ca-validity=43800h0m0s"},
-		{"--cert-validity=1h --cert-settle=21m", "--cert-settle=21m0s is more than a third of --cert-validity=1h0m0s"},
 		{"--client-name=x", `--client-name="x" has no effect without --client-ca-file`},
 		{"--client-ca-file=/nowhere", `--client-ca-file="/nowhere" is not usable: open /nowhere`},
 		{"--client-ca-file=" + empty, "is not usable: the file contains no certificate"},

@@ -59,18 +59,12 @@ Serving the API server
   --tls-cert-file=FILE            certificate with its chain that another program issues, such as cert-manager
   --tls-key-file=FILE             its key; set both files or none. The webhook waits for the files, reads changed files
                                   again, and writes neither the Secret nor the ValidatingWebhookConfiguration. That
-                                  program must keep the caBundle of all webhooks in it. The following five flags cannot
+                                  program must keep the caBundle of all webhooks in it. The following two flags cannot
                                   be set then
   --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
                                   (default holdfast)
   --tls-secret=NAME               Secret with the certificate authority (default holdfast-webhook-tls). The webhook
                                   creates a missing Secret
-  --ca-validity=DURATION          validity of the certificate authority (default 43800h, 5 years)
-  --cert-validity=DURATION        validity of the serving certificate (default 2160h, 90 days); at most half of
-                                  --ca-validity. Each replica replaces its certificate after a third of it
-  --cert-settle=DURATION          how long the webhook waits before it uses a new certificate authority (default 10m;
-                                  at most a third of --cert-validity). In this time every API server must read the
-                                  new authority
   --client-ca-file=FILE           require a client certificate of this authority. The API server sends one if its
                                   --admission-control-config-file names a kubeconfig for webhooks. Without this flag,
                                   use a NetworkPolicy to allow only the API server: a forged request can make

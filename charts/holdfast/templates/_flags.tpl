@@ -21,7 +21,7 @@ and what to do instead. checks.yaml prints that after the flag.
 {{- define "holdfast.webhookFlags" -}}
 {{- $name := "contradicts the name of another object of the chart; remove it" -}}
 {{- $files := "contradicts the mounted Secret; use certificates.mode and certificates.secretName" -}}
-{{- $flags := dict
+{{- dict
   "namespace" $name
   "service" $name
   "webhook-configuration" $name
@@ -37,11 +37,6 @@ and what to do instead. checks.yaml prints that after the flag.
   "karpenter" "requires permissions; use karpenterNodeClaims.enabled"
   "guard-drains" "is set by drains.enabled; use that value"
   "tls-cert-file" $files
-  "tls-key-file" $files -}}
-{{- if ne .Values.certificates.mode "built-in" -}}
-{{- range list "ca-validity" "cert-validity" "cert-settle" -}}
-{{- $_ := set $flags . (printf "has no effect with certificates.mode=%s, and the webhook would not start; remove it" $.Values.certificates.mode) -}}
-{{- end -}}
-{{- end -}}
-{{- $flags | toJson -}}
+  "tls-key-file" $files
+  | toJson -}}
 {{- end -}}

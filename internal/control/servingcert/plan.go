@@ -36,6 +36,12 @@ type Policy struct {
 	Settle time.Duration
 }
 
+// defaultPolicy returns the times of an installation.
+func defaultPolicy() Policy {
+	const day = 24 * time.Hour
+	return Policy{CAValidity: 5 * 365 * day, LeafValidity: 90 * day, Settle: 10 * time.Minute}
+}
+
 // rotationState is the input of a decision.
 type rotationState struct {
 	authorities

@@ -15,6 +15,7 @@
 package servingcert
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -45,7 +46,9 @@ type Options struct {
 	// Configuration is the name of the ValidatingWebhookConfiguration. The Source sets the
 	// caBundle of every webhook in it.
 	Configuration string
-	Policy        Policy
+	// Policy has the times of the rotation. The default: a CA is valid for five years, a certificate
+	// for 90 days, and a CA settles for 10 minutes.
+	Policy Policy
 	// Client reads and writes the Secret and the ValidatingWebhookConfiguration, uncached.
 	Client client.WithWatch
 
@@ -68,6 +71,7 @@ type sourceState struct {
 
 // New returns a Source, which has no certificate before Run.
 func New(o Options) (*Source, error) {
+	o.Policy = cmp.Or(o.Policy, defaultPolicy())
 	s := &Source{options: o, loaded: make(chan struct{})}
 	s.state.Store(&sourceState{notReady: "the serving certificate is not loaded yet"})
 	err := o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
