@@ -109,13 +109,7 @@ func newLeader(o Options) *Leader {
 }
 
 func (l *Leader) controller() world.Controller {
-	return world.Controller{
-		Name: "leader", Round: l.reconcileAll, Wake: l.wake, Tick: l.Tick, Pause: l.Pause,
-		Stop: func() {
-			l.keepStates(nil)
-			l.metrics.set(nil)
-		},
-	}
+	return world.Controller{Name: "leader", Round: l.reconcileAll, Wake: l.wake, Tick: l.Tick, Pause: l.Pause}
 }
 
 // reconcileAll reconciles everything once. A failure in one cluster does not stop the others.

@@ -14,10 +14,10 @@ import (
 )
 
 // metrics is the prometheus.Collector of a Leader. It exports what the last round found. A replica
-// that does not lead exports only that it does not, because old numbers would mislead.
+// that does not lead exports only that it does not. One that no longer leads ends its process.
 type metrics struct {
 	mu    sync.Mutex
-	round *roundResult // nil while the replica does not lead
+	round *roundResult // nil before the first round
 }
 
 type roundResult struct {
@@ -140,7 +140,7 @@ func one(is bool) int {
 	return 0
 }
 
-// set replaces what is exported. A nil result means that the replica does not lead.
+// set replaces what is exported.
 func (m *metrics) set(r *roundResult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

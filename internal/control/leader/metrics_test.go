@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -36,15 +35,11 @@ func TestMetrics(t *testing.T) {
 		WithoutNode: []v1alpha1.MemberID{"9"}, Alarms: map[string][]v1alpha1.MemberID{"NOSPACE": {"8", "9"}},
 	}
 	unknown := quorum.Summary{Unseen: []v1alpha1.MemberID{"7", "8"}}
-	idle := func() {
-		t.Helper()
-		families, err := registry.Gather()
-		require.NoError(t, err)
-		require.Len(t, families, 1, "a replica that does not lead exports only that")
-		require.Equal(t, "holdfast_webhook_leading", families[0].GetName())
-		require.Zero(t, families[0].GetMetric()[0].GetGauge().GetValue())
-	}
-	idle()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1, "a replica that does not lead exports only that")
+	require.Equal(t, "holdfast_webhook_leading", families[0].GetName())
+	require.Zero(t, families[0].GetMetric()[0].GetGauge().GetValue())
 
 	m.set(&roundResult{
 		ignored: map[observation.IgnoredReason]int{observation.Invalid: 2},
@@ -87,8 +82,6 @@ func TestMetrics(t *testing.T) {
 
 	m.set(&roundResult{clusters: []clusterResult{resultOf(unseen, &clusterState{})}})
 	requireMetrics(t, m, []string{`holdfast_etcd_list_known{etcd_cluster="b2"} 0`}, []string{`etcd_cluster="a1"`})
-	m.set(nil)
-	idle()
 }
 
 // TestOldestGrant: a new leader reads an old grant for the first time. Its age must not start
@@ -184,11 +177,4 @@ func clusterMetrics(t *testing.T, f *storetest.Fixture) {
 		sample("zone_voters", `,zone="a"`, 2), sample("zone_holds_quorum", `,zone="a"`, 1),
 		sample("zone_voters", `,zone="b"`, 1), sample("zone_holds_quorum", `,zone="b"`, 0),
 	}, nil)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- h.run(ctx) }()
-	cancel()
-	require.NoError(t, <-ended)
-	requireMetrics(t, h.leader.metrics, []string{"holdfast_webhook_leading 0"}, []string{"holdfast_etcd_"})
 }

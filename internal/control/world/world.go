@@ -60,8 +60,6 @@ type Controller struct {
 	InEveryReplica bool
 	// Watch follows more than the World beside the rounds, until its context ends. Optional.
 	Watch func(context.Context)
-	// Stop is called after the last round. Optional.
-	Stop func()
 }
 
 // A Loop runs controllers.
@@ -105,9 +103,6 @@ func (r Runnable) NeedLeaderElection() bool { return !r.InEveryReplica }
 
 // Start runs the controller until ctx ends, and then returns nil.
 func (r Runnable) Start(ctx context.Context) error {
-	if r.Stop != nil {
-		defer r.Stop()
-	}
 	if r.Watch != nil {
 		var watching sync.WaitGroup
 		watching.Go(func() { r.Watch(ctx) })
