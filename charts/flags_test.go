@@ -14,7 +14,7 @@ import (
 // TestFlags decides for every flag of the programs whether extraArgs may contain it. The chart
 // refuses the flags on which its other objects depend, with advice.
 func TestFlags(t *testing.T) {
-	const hold, name, files = "use hold.mode", "remove it", "use certificates.mode"
+	const hold, files = "use hold.mode", "use certificates.mode"
 	for part, c := range map[string]struct {
 		permitted string
 		refused   map[string]string // the advice by the name of the flag
@@ -37,13 +37,12 @@ func TestFlags(t *testing.T) {
 				"agent-missing-after stuck-hold-after on-stuck-hold client-ca-file " +
 				"client-name spc-url spc-token-file spc-organization spc-cluster spc-ca-file log-level log-format version",
 			refused: map[string]string{
-				"namespace": name, "service": name, "webhook-configuration": name, "tls-secret": name,
-				"leader-elect": "several replicas lead", "guard-drains": "drains.enabled",
+				"namespace": "remove it", "guard-drains": "drains.enabled",
 				"cluster-api": "use clusterAPI.enabled", "karpenter": "use karpenterNodeClaims.enabled",
 				"listen": "use webhook.port", "health-listen": "use webhook.healthPort",
 				"metrics-listen": "use webhook.metricsPort", "metrics-secure": "use metrics.enabled",
 				"tls-cert-file": files, "tls-key-file": files,
-				"spc-secret-dir": "use spc.enabled and spc.secretName", "spc-inventory": "the flag of the agents",
+				"spc-secret-dir": "use spc.enabled and spc.secretName",
 			},
 		},
 	} {

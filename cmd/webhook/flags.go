@@ -22,7 +22,6 @@ import (
 // config holds the checked flags.
 type config struct {
 	kubeconfig, namespace string
-	leaderElect           bool
 	leaseDuration         time.Duration
 
 	observerWait time.Duration
@@ -41,8 +40,7 @@ type config struct {
 	certificates                        servingcert.Options
 	clientCAFile, clientName            string
 
-	spc          spcapi.Options
-	spcInventory string
+	spc spcapi.Options
 
 	log     cli.LogOptions
 	version bool
@@ -54,16 +52,13 @@ type flags struct {
 	onStuckHold             string
 	doomedTaints, awayMarks []string
 	logFlags                cli.LogFlags
-	set                     *flag.FlagSet // was parsed
 }
 
 // flagSet declares every flag. Their help is in usage.go.
 func (f *flags) flagSet() *flag.FlagSet {
 	set := cli.NewFlagSet("holdfast-webhook")
-	f.set = set
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&f.namespace, "namespace", "holdfast-system", "")
-	set.BoolVar(&f.leaderElect, "leader-elect", true, "")
 	set.DurationVar(&f.leaseDuration, "lease-duration", 15*time.Second, "")
 	set.DurationVar(&f.observerWait, "observer-wait", 3*time.Second, "")
 	set.IntVar(&f.tolerance, "min-remaining-tolerance", 0, "")
@@ -81,11 +76,8 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.metricsListen, "metrics-listen", ":8080", "")
 	set.BoolVar(&f.metricsSecure, "metrics-secure", false, "")
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "")
-	set.StringVar(&f.certificates.Service, "service", "holdfast-webhook", "")
-	set.StringVar(&f.certificates.Configuration, "webhook-configuration", "holdfast", "")
 	set.StringVar(&f.certificates.CertFile, "tls-cert-file", "", "")
 	set.StringVar(&f.certificates.KeyFile, "tls-key-file", "", "")
-	set.StringVar(&f.certificates.Secret, "tls-secret", "holdfast-webhook-tls", "")
 	set.StringVar(&f.clientCAFile, "client-ca-file", "", "")
 	set.StringVar(&f.clientName, "client-name", "", "")
 	set.StringVar(&f.spc.BaseURL, "spc-url", "", "")
@@ -94,7 +86,6 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.Int64Var(&f.spc.Cluster, "spc-cluster", 0, "")
 	set.StringVar(&f.spc.SecretDir, "spc-secret-dir", "", "")
 	set.StringVar(&f.spc.CAFile, "spc-ca-file", "", "")
-	set.StringVar(&f.spcInventory, "spc-inventory", "holdfast-spc-inventory", "")
 	f.logFlags.AddTo(set)
 	set.BoolVar(&f.version, "version", false, "")
 	return set
@@ -118,19 +109,8 @@ func parse(args []string) (config, error) {
 }
 
 func checkNames(f *flags) error {
-	for _, n := range []struct {
-		flag, value string
-		problems    func(string) []string
-	}{
-		{"--namespace", f.namespace, validation.IsDNS1123Label},
-		{"--service", f.certificates.Service, validation.IsDNS1035Label},
-		{"--webhook-configuration", f.certificates.Configuration, validation.IsDNS1123Subdomain},
-		{"--tls-secret", f.certificates.Secret, validation.IsDNS1123Subdomain},
-		{"--spc-inventory", f.spcInventory, validation.IsDNS1123Subdomain},
-	} {
-		if problems := n.problems(n.value); len(problems) > 0 {
-			return cli.UsageErrorf("%s=%q is not a valid Kubernetes name: %s", n.flag, n.value, problems[0])
-		}
+	if problems := validation.IsDNS1123Label(f.namespace); len(problems) > 0 {
+		return cli.UsageErrorf("--namespace=%q is not a valid Kubernetes name: %s", f.namespace, problems[0])
 	}
 	if problems := validation.IsQualifiedName(f.zoneLabel); len(problems) > 0 {
 		return cli.UsageErrorf("--zone-label=%q is not the key of a label: %s", f.zoneLabel, problems[0])
@@ -255,25 +235,13 @@ func completeOutput(f *flags) (err error) {
 	return err
 }
 
-// checkTLSFiles checks that the flags of the two kinds of serving certificate are not mixed. The
-// files may not exist yet.
+// checkTLSFiles does not read the files, which may not exist yet.
 func checkTLSFiles(f *flags) error {
-	switch cert, key := f.certificates.CertFile, f.certificates.KeyFile; {
-	case cert == "" && key == "":
-		return nil
-	case cert == "" || key == "":
+	if (f.certificates.CertFile == "") != (f.certificates.KeyFile == "") {
 		return cli.UsageErrorf("--tls-cert-file and --tls-key-file belong together; set both, " +
 			"or none to let the webhook issue its certificate")
 	}
-	var err error
-	f.set.Visit(func(given *flag.Flag) {
-		switch given.Name {
-		case "tls-secret", "webhook-configuration":
-			err = cli.UsageErrorf("--%s has no effect with --tls-cert-file, whose certificate the webhook does not issue; "+
-				"remove one of them", given.Name)
-		}
-	})
-	return err
+	return nil
 }
 
 func checkClientCA(f *flags) error {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdfast-dev/holdfast/internal/control/servingcert"
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -25,14 +24,11 @@ func TestParseDefaults(t *testing.T) {
 	got, err := parse(nil)
 	require.NoError(t, err)
 	require.Equal(t, config{
-		namespace: "holdfast-system", leaderElect: true, leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
+		namespace: "holdfast-system", leaseDuration: 15 * time.Second, observerWait: 3 * time.Second,
 		guardDrains: true, maxClusters: 16, zoneLabel: "topology.kubernetes.io/zone",
 		holds:  readiness.HoldLimits{Agent: 2 * time.Minute, Hold: 10 * time.Minute, Namespace: "holdfast-system"},
 		listen: ":9443", metricsListen: ":8080", healthListen: ":8081",
-		certificates: servingcert.Options{
-			Service: "holdfast-webhook", Configuration: "holdfast", Secret: "holdfast-webhook-tls",
-		},
-		spcInventory: "holdfast-spc-inventory", log: cli.LogOptions{JSON: true},
+		log: cli.LogOptions{JSON: true},
 	}, got)
 }
 
@@ -52,17 +48,12 @@ func TestParse(t *testing.T) {
 			},
 		},
 		"metrics over HTTPS": {"--metrics-secure", func(c *config) { c.metricsSecure = true }},
-		"no Lease, text log": {
-			"--leader-elect=false --log-format=text --log-level=debug",
-			func(c *config) {
-				c.leaderElect, c.log = false, cli.LogOptions{Level: slog.LevelDebug}
-			},
+		"text log": {
+			"--log-format=text --log-level=debug", func(c *config) { c.log = cli.LogOptions{Level: slog.LevelDebug} },
 		},
 		"certificate in files": {
-			"--tls-cert-file=/tls/tls.crt --tls-key-file=/tls/tls.key --service=w",
-			func(c *config) {
-				c.certificates.CertFile, c.certificates.KeyFile, c.certificates.Service = "/tls/tls.crt", "/tls/tls.key", "w"
-			},
+			"--tls-cert-file=/tls/tls.crt --tls-key-file=/tls/tls.key",
+			func(c *config) { c.certificates.CertFile, c.certificates.KeyFile = "/tls/tls.crt", "/tls/tls.key" },
 		},
 		"client CA": {
 			"--client-ca-file=" + ca + " --client-name=apiserver",
@@ -144,13 +135,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--lease-duration=1s", "--lease-duration=1s is out of range; use 3s to 10m"},
 		{"--namespace=", `--namespace="" is not a valid Kubernetes name: `},
 		{"--namespace=a.b", `--namespace="a.b" is not a valid Kubernetes name: `},
-		{"--service=9", `--service="9" is not a valid Kubernetes name: `},
-		{"--webhook-configuration=A", `--webhook-configuration="A" is not a valid Kubernetes name: `},
 		{"--tls-cert-file=/a", "--tls-cert-file and --tls-key-file belong together"},
 		{"--tls-key-file=/a", "--tls-cert-file and --tls-key-file belong together"},
-		{"--tls-cert-file=/a --tls-key-file=/b --tls-secret=c", "--tls-secret has no effect with --tls-cert-file"},
-		{"--tls-secret=a/b", `--tls-secret="a/b" is not a valid Kubernetes name: `},
-		{"--spc-inventory=_", `--spc-inventory="_" is not a valid Kubernetes name: `},
 		{"--listen=", `--listen="" is not an address with a port`},
 		{"--listen=9443", `--listen="9443" is not an address with a port`},
 		{"--metrics-listen=:http-alt-x", `--metrics-listen=":http-alt-x" is not an address with a port`},

@@ -86,7 +86,8 @@ func TestMachines(t *testing.T) {
 		etcd.UID, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
 	_, err := f.Kubectl(t.Context(), "annotate", "node", "etcd-1", quorum.BreakGlassAnnotation+"="+glass)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !isHooked() }, soon, poll)
+	// A refused Machine is reviewed again after a minute.
+	require.Eventually(t, func() bool { return !isHooked() }, time.Minute+soon, poll)
 	require.Eventually(t, func() bool { return strings.Contains(f.machineEvents(t), "the machine may end: ") }, soon, poll)
 }
 

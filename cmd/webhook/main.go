@@ -166,7 +166,7 @@ func newMetricsPort(
 	p = cli.Port{Flag: "--metrics-listen", Address: cfg.metricsListen, Drain: drainTime, Log: log}
 	p.Handler = metricsserver.Handler(prometheus.Gatherers{registry, crmetrics.Registry}, log)
 	if cfg.metricsSecure {
-		p.Handler, p.TLS, err = metricsserver.Secure(p.Handler, api, cfg.certificates.Service, log)
+		p.Handler, p.TLS, err = metricsserver.Secure(p.Handler, api, serviceName, log)
 	}
 	return p, err
 }

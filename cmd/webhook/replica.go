@@ -40,8 +40,16 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
+// The names of objects are those in the manifests.
 const (
-	leaseName = "holdfast-webhook"
+	leaseName     = "holdfast-webhook"
+	serviceName   = "holdfast-webhook"
+	tlsSecret     = "holdfast-webhook-tls"
+	configuration = "holdfast" // the ValidatingWebhookConfiguration
+	spcInventory  = "holdfast-spc-inventory"
+)
+
+const (
 	// attemptTimeout limits one attempt to reach the API server at the start.
 	attemptTimeout = 5 * time.Second
 	// rememberedEvents is how many events client-go keeps, with their texts, to count repeated ones.
@@ -129,7 +137,7 @@ func (r *replica) newManager(objects *runtime.Scheme, caches cache.Options) (man
 		Scheme:         objects,
 		Logger:         logr.FromSlogHandler(r.log.With("library", "controller-runtime").Handler()),
 		Cache:          caches,
-		LeaderElection: r.leaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: r.namespace,
+		LeaderElection: true, LeaderElectionID: leaseName, LeaderElectionNamespace: r.namespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &r.leaseDuration, RenewDeadline: &renew, RetryPeriod: &retry,
 		GracefulShutdownTimeout: &grace,
 		HealthProbeBindAddress:  "0",
@@ -285,7 +293,7 @@ func (r *replica) addSPCInventory() error {
 		return fmt.Errorf("registering the metrics of SPC: %w", err)
 	}
 	publisher := &spcapi.Publisher{
-		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Namespace: r.namespace, Name: r.spcInventory,
+		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Namespace: r.namespace, Name: spcInventory,
 		Nodes: r.store.CachedNodes, RecordEvent: r.recordEvent, Metrics: metrics, Log: r.log,
 	}
 	run := manager.RunnableFunc(func(ctx context.Context) error {
@@ -308,6 +316,7 @@ func (r *replica) newCertificates() (*servingcert.Source, error) {
 		return nil, fmt.Errorf("creating a client for the serving certificate: %w", err)
 	}
 	options := r.certificates
+	options.Service, options.Secret, options.Configuration = serviceName, tlsSecret, configuration
 	options.Namespace, options.Client, options.Log, options.Registerer = r.namespace, uncached, r.log, r.registry
 	return servingcert.New(options)
 }

@@ -15,8 +15,6 @@ Cluster
                                   its pod
   --namespace=NAME                namespace of Holdfast: of its Service, Secret, Lease and SPC inventory
                                   (default holdfast-system). The shipped policies work only with the default
-  --leader-elect=BOOL             lead only with the Lease holdfast-webhook (default true). With false, lead
-                                  immediately
   --lease-duration=DURATION       how long a leader that cannot reach the API server stays the leader (default 15s)
 
 Reviewing deletions
@@ -54,17 +52,10 @@ Watching holds
 
 Serving the API server
   --listen=ADDRESS                address for the requests of the API server (default :9443)
-  --service=NAME                  Service of the webhook (default holdfast-webhook). The certificate is valid for its
-                                  names
   --tls-cert-file=FILE            certificate with its chain that another program issues, such as cert-manager
   --tls-key-file=FILE             its key; set both files or none. The webhook waits for the files, reads changed files
                                   again, and writes neither the Secret nor the ValidatingWebhookConfiguration. That
-                                  program must keep the caBundle of all webhooks in it. The following two flags cannot
-                                  be set then
-  --webhook-configuration=NAME    ValidatingWebhookConfiguration that receives the certificate authority
-                                  (default holdfast)
-  --tls-secret=NAME               Secret with the certificate authority (default holdfast-webhook-tls). The webhook
-                                  creates a missing Secret
+                                  program must keep the caBundle of all webhooks in it
   --client-ca-file=FILE           require a client certificate of this authority. The API server sends one if its
                                   --admission-control-config-file names a kubeconfig for webhooks. Without this flag,
                                   use a NetworkPolicy to allow only the API server: a forged request can make
@@ -79,9 +70,6 @@ StackPointCloud: a token, a URL and two numbers, each from its flag or from the 
   --spc-organization=N            number of the organization
   --spc-cluster=N                 number of the cluster
   --spc-ca-file=FILE              more certificate authorities for the SPC API, in addition to the public ones
-  --spc-inventory=NAME            ConfigMap with the list of machines, in --namespace (default
-                                  holdfast-spc-inventory). Agents read NAME-0 to NAME-31. NAME-groups is for a
-                                  provider of cluster-autoscaler, NAME-status for people
 
 Running
   --metrics-listen=ADDRESS        address for /metrics (default :8080). If empty, the webhook does not serve it

@@ -19,16 +19,10 @@ and what to do instead. checks.yaml prints that after the flag.
 
 {{/* The same for webhook.extraArgs. */}}
 {{- define "holdfast.webhookFlags" -}}
-{{- $name := "contradicts the name of another object of the chart; remove it" -}}
 {{- $files := "contradicts the mounted Secret; use certificates.mode and certificates.secretName" -}}
 {{- dict
-  "namespace" $name
-  "service" $name
-  "webhook-configuration" $name
-  "tls-secret" $name
-  "spc-inventory" "contradicts the flag of the agents; remove it"
+  "namespace" "contradicts the namespace of the chart; remove it"
   "spc-secret-dir" "contradicts the mounted Secret; use spc.enabled and spc.secretName"
-  "leader-elect" "would let several replicas lead, also during an update of one replica; remove it"
   "listen" "contradicts the port of the pods; use webhook.port"
   "health-listen" "contradicts the probes; use webhook.healthPort"
   "metrics-listen" "contradicts the port of the pods; use webhook.metricsPort"
