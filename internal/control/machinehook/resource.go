@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A ResourceFinder returns the resource of a kind, in the latest of the versions that the API server
-// serves. It returns false if the API server serves the kind in no version at all. If it
+// A ResourceFinder returns the resource of a kind, in the latest of the versions that the API
+// server serves. It returns false if the API server serves the kind in no version at all. If it
 // serves the kind only in other versions, that is an error: some objects may exist that cannot be
 // read.
 type ResourceFinder func(ctx context.Context, kind schema.GroupKind, versions []string) (

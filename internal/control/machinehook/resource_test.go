@@ -91,7 +91,7 @@ func TestResourceFinder(t *testing.T) {
 
 func groupOf(versions []string) metav1.APIGroup {
 	group := metav1.APIGroup{Name: machine.ClusterAPIGroup}
-	for _, version := range slices.Backward(versions) { // the latest one first, as the API server has them
+	for _, version := range slices.Backward(versions) { // The API server has the latest one first.
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
 			GroupVersion: machine.ClusterAPIGroup + "/" + version, Version: version,
 		})

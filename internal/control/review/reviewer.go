@@ -119,15 +119,12 @@ func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (qu
 func (r *Reviewer) dryRun(
 	ctx context.Context, req quorum.Request, selected, all []*v1alpha1.EtcdCluster,
 ) (quorum.Decision, error) {
-	verdicts := make([]quorum.Verdict, len(selected))
-	for i, c := range selected {
-		view, err := r.lastView(ctx, c, all, req.Node)
-		if err != nil {
-			return quorum.Decision{}, err
-		}
-		verdicts[i] = quorum.Decide(view, req)
+	decision, err := r.decideFromLast(ctx, selected, all, func(v quorum.View) quorum.Verdict {
+		return quorum.Decide(v, req)
+	}, req.Node)
+	if err != nil {
+		return quorum.Decision{}, err
 	}
-	decision := words.Combine(verdicts...)
 	decision.Message = "dry run: decided from the last observations, without a fresh probe: " + decision.Message
 	return decision, nil
 }

@@ -31,32 +31,30 @@ func (r *Reviewer) ReviewTogether(ctx context.Context, requests []quorum.Request
 	}
 	slices.SortFunc(selected, func(a, b *v1alpha1.EtcdCluster) int { return strings.Compare(a.Name, b.Name) })
 	selected = slices.Compact(selected)
+	return r.decideFromLast(ctx, selected, all, func(v quorum.View) quorum.Verdict {
+		verdict, _ := quorum.DecideTogether(v, requests)
+		return verdict
+	}, nodes...)
+}
+
+// decideFromLast decides about each cluster from the last observations, without those of agents
+// that have become silent.
+func (r *Reviewer) decideFromLast(
+	ctx context.Context, selected, all []*v1alpha1.EtcdCluster, judge func(quorum.View) quorum.Verdict, nodes ...string,
+) (quorum.Decision, error) {
 	verdicts := make([]quorum.Verdict, len(selected))
 	for i, c := range selected {
-		view, err := r.lastView(ctx, c, all, nodes...)
+		view, err := r.store.View(ctx, c, nodes...)
 		if err != nil {
 			return quorum.Decision{}, err
 		}
-		verdicts[i], _ = quorum.DecideTogether(view, requests)
+		now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
+		if err != nil {
+			return quorum.Decision{}, err
+		}
+		view.Nonces = append(lastNonce(c), lastNonce(now)...)
+		view.Cluster, view.Others = observation.Recent(view.Cluster, r.now()), all
+		verdicts[i] = judge(view)
 	}
 	return words.Combine(verdicts...), nil
-}
-
-// lastView returns the last observations of a cluster, without those of agents that have become
-// silent.
-func (r *Reviewer) lastView(
-	ctx context.Context, c *v1alpha1.EtcdCluster, all []*v1alpha1.EtcdCluster, nodes ...string,
-) (quorum.View, error) {
-	view, err := r.store.View(ctx, c, nodes...)
-	if err != nil {
-		return quorum.View{}, err
-	}
-	now, err := r.store.LiveCluster(ctx, c.Name) // The agents may have answered a newer nonce.
-	if err != nil {
-		return quorum.View{}, err
-	}
-	view.Nonces = append(lastNonce(c), lastNonce(now)...)
-	view.Cluster = observation.Recent(view.Cluster, r.now())
-	view.Others = all
-	return view, nil
 }
