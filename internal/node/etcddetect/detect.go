@@ -32,7 +32,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/node/datasearch"
 	"github.com/holdfast-dev/holdfast/internal/node/systemd"
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
@@ -49,8 +48,7 @@ type Detector struct {
 // New returns a detector for the host below root. The credential, if any, is tried before all
 // others; its paths are the host's.
 func New(root hostfs.Root, credential *evidence.Credential) *Detector {
-	watched := &watchlist{newTargets: loop.NewSignal(), newUnits: loop.NewSignal()}
-	return &Detector{root: root, credential: credential, watchlist: watched}
+	return &Detector{root: root, credential: credential, watchlist: &watchlist{}}
 }
 
 // UseSearch adds the data that a search of the same host finds to the findings.

@@ -20,8 +20,8 @@ type distroLayout struct {
 	units []string
 	// dataDirs are data directories of etcd. One that contains a member is a member, running or not.
 	dataDirs []string
-	// envFiles contain its settings. They are read through the unit that names them; the
-	// layout only makes them watched.
+	// envFiles contain its settings. They are read through the unit that names them; the layout only
+	// tells the distribution by them.
 	envFiles []string
 	// config is the configuration file of the server on dataDirs, for a unit that does not
 	// name it.
@@ -120,7 +120,6 @@ func packageLayouts() []distroLayout {
 			name:     "package",
 			units:    []string{"etcd.service", "etcd2.service", "etcd-member.service"},
 			dataDirs: []string{"/var/lib/etcd/default", "/var/lib/etcd/default.etcd", "/var/lib/etcd2"},
-			envFiles: []string{"/etc/default/etcd", "/etc/etcd/etcd.conf", "/etc/etcd/etcd.env"},
 			clients:  []clientCert{{"ca.pem", "client.pem"}},
 		},
 		{name: "etcdadm", units: []string{"etcd.service"}, clients: []clientCert{{"ca.crt", "etcdctl-etcd-client.crt"}}},

@@ -120,7 +120,7 @@ func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
 // were found before.
 func (s *hostScan) addDataDirs() {
 	unread := "\x00" // an unreadable directory hides all below it, and is reported once
-	before := distroLayout{dataDirs: s.watchlist.names(&s.watchlist.dataDirs)}
+	before := distroLayout{dataDirs: s.watchlist.all()}
 	for _, l := range append(distroLayouts(), before) {
 		for _, dir := range s.dataDirs(l) {
 			if strings.HasPrefix(dir+"/", unread+"/") {

@@ -39,8 +39,6 @@ type texts struct {
 	all []text
 	// dirs are the directories with the data of a member that the texts mention.
 	dirs []memberDir
-	// absent are the mentions in the first texts that do not exist.
-	absent []string
 	// binds are the host's directories by the paths that a container or a unit has for them.
 	binds map[string]string
 	// unread are the reasons why a mention may lead to more than was found. skipped are those of
@@ -98,8 +96,8 @@ func (s *hostScan) readTexts(unit string, files ...string) *texts {
 		}
 		files = nil
 		for _, mention := range mentions {
-			files = append(files, t.follow(mention, depth == 0)...)
-			files = append(files, t.follow(t.hostPath(mention), false)...)
+			files = append(files, t.follow(mention)...)
+			files = append(files, t.follow(t.hostPath(mention))...)
 		}
 	}
 	return t
@@ -145,7 +143,7 @@ func mentionsIn(content string) (mentions []string) {
 
 // follow looks at what a mention leads to. It adds the directories of members, and returns the
 // files that may be texts. A mention with wildcards leads to each path that matches.
-func (t *texts) follow(mention string, isFirst bool) (files []string) {
+func (t *texts) follow(mention string) (files []string) {
 	mention = path.Clean(mention)
 	if t.seen[mention] || len(mention) >= unix.PathMax { // longer than the kernel follows
 		return nil
@@ -162,16 +160,10 @@ func (t *texts) follow(mention string, isFirst bool) (files []string) {
 	if len(matches) > 1 && !t.count(len(matches)-1) {
 		return nil
 	}
-	if isFirst && len(matches) == 0 {
-		t.absent = append(t.absent, mention)
-	}
 	for _, at := range matches {
 		info, err := t.scan.root.Stat(at)
 		switch {
 		case hostfs.IsAbsent(err), errors.Is(err, syscall.ENAMETOOLONG):
-			if isFirst {
-				t.absent = append(t.absent, at)
-			}
 		case err != nil:
 			t.addUnread(at, err)
 		case info.IsDir():

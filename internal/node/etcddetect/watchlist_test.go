@@ -7,43 +7,27 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
-	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-func TestAddNames(t *testing.T) {
-	names := func(from, to int) (all []string) {
-		for i := from; i < to; i++ {
-			all = append(all, fmt.Sprint(i))
+// TestWatchlist has more data directories than a watchlist keeps.
+func TestWatchlist(t *testing.T) {
+	d := New(hostfs.Root("/host"), nil)
+	update := func(dirs ...string) {
+		s := &hostScan{Detector: d}
+		for _, dir := range dirs {
+			server := evidence.Server{Config: evidence.Config{DataDir: "/host" + dir}}
+			s.found = append(s.found, detectedServer{Server: server})
 		}
-		return all
+		d.watchlist.update(s)
 	}
-	var kept []string
-	require.True(t, addNames(&kept, names(0, 3)))
-	require.False(t, addNames(&kept, names(1, 3)), "known names")
-	require.True(t, addNames(&kept, names(3, maxWatched)))
-	require.True(t, addNames(&kept, names(1, maxWatched+1)), "a name that is not found any more is replaced")
-	require.Equal(t, names(1, maxWatched+1), kept)
-	require.False(t, addNames(&kept, names(1, maxWatched+7)), "names that are found again are not replaced")
-	require.Equal(t, names(1, maxWatched+1), kept)
-	require.True(t, addNames(&kept, append(names(2, maxWatched+1), "new", "newer")))
-	require.Equal(t, append(names(2, maxWatched+1), "new"), kept)
-}
-
-// Each scan of a host with too many units finds all of them again. That must not cause
-// another scan.
-func TestWatchlistWithTooManyUnits(t *testing.T) {
-	units := hosttest.Files{}
-	for i := range maxWatched + 6 {
-		name := fmt.Sprintf("/etc/systemd/system/etcd-backup-%d.service", i)
-		units[name] = "[Service]\nExecStart=/usr/bin/etcdctl snapshot save /x\n"
+	update("/a", "/b")
+	update("/a")
+	require.Equal(t, []string{"/a", "/b"}, d.watchlist.all(), "a directory stays that is not found")
+	for i := range maxDataDirs {
+		update("/a", fmt.Sprint("/", i))
 	}
-	d := New(hostfs.Root(hosttest.New(t, units)), nil)
-	d.Detect()
-	require.Len(t, d.watchlist.newUnits, 1)
-	require.Len(t, d.watchlist.newTargets, 1)
-	<-d.watchlist.newUnits
-	<-d.watchlist.newTargets
-	d.Detect()
-	require.Empty(t, d.watchlist.newUnits)
-	require.Empty(t, d.watchlist.newTargets)
+	require.Len(t, d.watchlist.all(), maxDataDirs)
+	require.Contains(t, d.watchlist.all(), "/a", "a directory stays that is found")
+	require.NotContains(t, d.watchlist.all(), "/b")
 }

@@ -140,32 +140,22 @@ func (h *Host) Watch(ctx context.Context, notify func()) error {
 		group.Go(func() error { return h.retry(ctx, name, watch) })
 	}
 	retry("files", func(ready func()) error {
-		_, grown := h.etcd.Targets()
 		return h.network.Root.Watch(ctx, hostfs.WatchOptions{
-			Targets: h.targets, Grown: grown, Delays: etcddetect.StartDelays(), Notify: wake.Notify, Ready: ready,
+			Targets: h.targets, Delays: etcddetect.StartDelays(), Notify: wake.Notify, Ready: ready,
 		})
 	})
 	retry("shutdown", func(ready func()) error { return h.shutdown.Watch(ctx, wake.Notify, ready) })
-	retry("bus", func(ready func()) error {
-		_, grown := h.etcd.Units()
-		return systemd.WatchUnits(ctx, h.network.Root, systemd.WatchOptions{
-			Units: h.units, Grown: grown, Notify: wake.Notify, Ready: ready,
+	if units := h.network.Units; len(units) > 0 {
+		retry("bus", func(ready func()) error {
+			return systemd.WatchUnits(ctx, h.network.Root, units, wake.Notify, ready)
 		})
-	})
+	}
 	group.Go(func() error { return h.search.Run(ctx, wake.Notify) })
 	group.Go(func() error { return gather(ctx, wake, notify) })
 	return group.Wait()
 }
 
-func (h *Host) targets() []hostfs.Target {
-	targets, _ := h.etcd.Targets()
-	return slices.Concat(h.network.Targets(), targets)
-}
-
-func (h *Host) units() []string {
-	units, _ := h.etcd.Units()
-	return slices.Concat(units, h.network.Units)
-}
+func (h *Host) targets() []hostfs.Target { return slices.Concat(h.network.Targets(), h.etcd.Targets()) }
 
 // gather calls notify at once for the first event, and once for all events in the next
 // gatherTime.

@@ -260,35 +260,13 @@ func TestWatchEtcd(t *testing.T) {
 
 func TestWatchFoundServers(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{
-		"/etc/systemd/system/my-etcd.service": "[Service]\nEnvironmentFile=/srv/conf/blue.env\n" +
-			"EnvironmentFile=-/srv/later/more.env\nExecStart=/usr/bin/etcd\n",
-		"/srv/conf/blue.env": "ETCD_DATA_DIR=/srv/blue\nETCD_CONFIG_FILE=/srv/yaml/etcd.yml\n",
-		"/srv/yaml/etcd.yml": "data-dir: /srv/blue\nclient-transport-security: " +
-			"{cert-file: /srv/tls/c.crt, key-file: /srv/tls/c.key, trusted-ca-file: /srv/tls/ca.crt}\n",
-		"/srv/blue/member/snap/db":        "x",
-		"/etc/systemd/system/k3s.service": "[Service]\nExecStart=/usr/local/bin/k3s server --config=/srv/k3s/own.yaml\n",
-		"/srv/k3s/keep":                   "", "/etc/rancher/k3s/config.yaml.d/keep": "",
-		"/srv/tls/c.crt": "x", "/srv/tls/c.key": "x", "/srv/tls/ca.crt": "x",
+		"/etc/systemd/system/my-etcd.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/blue\n",
+		"/srv/blue/member/snap/db":            "x",
 	})
-	requireNotified := promptness(t, newHost(t, root))
-	requireAdded := func(why, file, text string) {
-		requireNotified(why, func() { hosttest.Add(t, root, hosttest.Files{file: text}) })
-	}
-	requireReplaced := func(why, file, text string) {
-		requireNotified(why, func() {
-			hosttest.Add(t, root, hosttest.Files{filepath.Dir(file) + "/.new": text})
-			hosttest.Rename(t, root, filepath.Dir(file)+"/.new", file)
-		})
-	}
-	requireAdded("environment file", "/srv/conf/blue.env", "ETCD_CONFIG_FILE=/srv/yaml/etcd.yml\n")
-	requireAdded("new environment file", "/srv/later/more.env", "A=1\n")
-	requireReplaced("configuration file", "/srv/yaml/etcd.yml", "data-dir: /srv/blue\n")
-	requireAdded("configuration file of k3s", "/srv/k3s/own.yaml", "token: x\n")
-	requireAdded("drop-in for it", "/srv/k3s/own.yaml.d/10.yaml", "token: x\n")
-	requireAdded("drop-in for the default one", "/etc/rancher/k3s/config.yaml.d/10.yaml", "token: x\n")
-	requireReplaced("renewed certificate", "/srv/tls/c.crt", "y")
-	requireAdded("renewed authority", "/srv/tls/ca.crt", "y")
-	requireAdded("test file of etcd", "/srv/blue/.touch", "")
+	h := newHost(t, root)
+	require.Len(t, h.Etcd(t.Context()).Found, 1)
+	requireNotified := promptness(t, h)
+	requireNotified("test file of etcd", func() { hosttest.Add(t, root, hosttest.Files{"/srv/blue/.touch": ""}) })
 	requireNotified("removed data", func() { hosttest.Remove(t, root, "/srv/blue/member") })
 }
 
@@ -296,12 +274,13 @@ func TestWatchContainerStarts(t *testing.T) {
 	root := hosttest.New(t, hosttest.Files{"/sys/fs/cgroup/system.slice/keep": "", "/sys/fs/cgroup/systemd/keep": ""})
 	requireNotified := promptness(t, newHost(t, root))
 	for _, start := range []struct{ why, group string }{
+		{"instance of a unit", "system.slice/system-etcd.slice/etcd@a.service"},
 		{"docker with systemd", "system.slice/docker-" + hosttest.ContainerID + ".scope"},
 		{"podman in a new slice", "machine.slice/libpod-" + hosttest.ContainerID + ".scope"},
 		{"docker without systemd", "docker/" + hosttest.ContainerID},
 		{"Talos", "podruntime/etcd"},
 		{"docker with control groups of version 1", "systemd/docker/" + hosttest.ContainerID},
-		{"unit without a bus", "system.slice/my-etcd.service"},
+		{"unit", "system.slice/my-etcd.service"},
 	} {
 		requireNotified(start.why, func() {
 			require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", start.group), 0o755))
@@ -340,35 +319,22 @@ func TestWatchRealStart(t *testing.T) {
 }
 
 func TestWatchUnits(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{"/etc/systemd/system/my-etcd.service": "[Service]\nExecStart=/usr/bin/etcd\n"})
-	units := map[string]map[string]any{"etcd.service": {"MainPID": uint32(0)}, "mine.service": {"LoadState": "loaded"}}
+	root := hosttest.New(t, nil)
+	units := map[string]map[string]any{"mine.service": {"LoadState": "loaded"}}
 	s := hosttest.StartSystemd(t, root, units)
-	h := newHost(t, root, "mine.service")
 	var count atomic.Int32
-	startWatch(t, h, func(ctx context.Context) {
-		if count.Add(1) == 1 {
-			h.Etcd(ctx) // finds a unit that no layout names
-		}
-	})
-	eventually := func(why string, isWanted func() bool) {
-		t.Helper()
-		require.Eventually(t, isWanted, 20*time.Second, 10*time.Millisecond, why)
-	}
-	requireNotified := func(why, unit string) {
+	startWatch(t, newHost(t, root, "mine.service"), func(context.Context) { count.Add(1) })
+	requireNotified := func(why string) {
 		t.Helper()
 		before := count.Load()
-		eventually(why, func() bool {
-			s.EmitChange(unit)             // repeatedly, because the test cannot see when the watch begins
+		require.Eventually(t, func() bool {
+			s.EmitChange("mine.service")   // repeatedly, because the test cannot see when the watch begins
 			return count.Load() > before+5 // more than the watches cause when they begin
-		})
+		}, 20*time.Second, 10*time.Millisecond, why)
 	}
-	requireNotified("unit of a layout", "etcd.service")
-	require.True(t, s.HasSubscription("etcd.service"))
-	eventually("found unit", func() bool { return s.HasSubscription("my-etcd.service") })
-	require.True(t, s.HasSubscription("mine.service"), "awaited unit")
-	requireNotified("awaited unit", "mine.service")
+	requireNotified("awaited unit")
+	require.True(t, s.HasSubscription("mine.service"))
 	s.Stop()
 	s = hosttest.StartSystemd(t, root, nil)
-	eventually("the watch connects again", s.HasClient)
-	requireNotified("unit after the bus returned", "etcd.service")
+	requireNotified("unit after the bus returned")
 }

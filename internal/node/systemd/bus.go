@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// BusSocket is the socket of the system bus on the host.
-const BusSocket = "/run/dbus/system_bus_socket"
+// busSocket is the socket of the system bus on the host.
+const busSocket = "/run/dbus/system_bus_socket"
 
 const (
 	// busTimeout bounds all calls of one operation together.
@@ -31,7 +31,7 @@ var errBusLost = errors.New("the connection to the system bus was lost")
 
 // dial connects to the host's system bus. The connection ends with ctx.
 func dial(ctx context.Context, root hostfs.Root) (*godbus.Conn, error) {
-	at, err := root.Resolve(BusSocket)
+	at, err := root.Resolve(busSocket)
 	if err != nil {
 		return nil, err
 	}
@@ -92,20 +92,10 @@ func readUnit(ctx context.Context, conn *dbus.Conn, name string) readiness.Unit 
 	return u
 }
 
-// WatchOptions are which units to watch, and whom to call.
-type WatchOptions struct {
-	Units func() []string
-	// Grown receives a value when Units returns more than before.
-	Grown <-chan struct{}
-	// Notify is called when one of the units changes its state or unit files change.
-	Notify func()
-	// Ready is called once the watch has begun.
-	Ready func()
-}
-
-// WatchUnits watches units until ctx ends or the connection is lost. It subscribes to these units
-// alone: a busy host starts and stops others all the time.
-func WatchUnits(ctx context.Context, root hostfs.Root, o WatchOptions) error {
+// WatchUnits calls notify when one of the units changes its state, or unit files change. It runs
+// until ctx ends or the connection is lost, and calls ready once it is subscribed. It subscribes to
+// these units alone: a busy host starts and stops others all the time.
+func WatchUnits(ctx context.Context, root hostfs.Root, units []string, notify, ready func()) error {
 	conn, err := dial(ctx, root)
 	if err != nil {
 		return fmt.Errorf("connecting to the system bus: %w", err)
@@ -113,26 +103,17 @@ func WatchUnits(ctx context.Context, root hostfs.Root, o WatchOptions) error {
 	defer func() { _ = conn.Close() }() // nothing to lose
 	signals := make(chan *godbus.Signal, 16)
 	conn.Signal(signals)
-	if err := subscribe(ctx, conn); err != nil {
+	if err := subscribe(ctx, conn, units); err != nil {
 		return err
 	}
-	subscribed := map[string]bool{}
-	if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
-		return err
-	}
-	o.Ready()
-	o.Notify() // for changes before the watch began
+	ready()
+	notify() // for changes before the watch began
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-o.Grown:
-			if err := subscribeUnits(ctx, conn, o.Units(), subscribed); err != nil {
-				return err
-			}
-			o.Notify() // for changes of these units before the subscription
 		case _, open := <-signals:
-			o.Notify()
+			notify()
 			if !open {
 				return errBusLost
 			}
@@ -140,8 +121,8 @@ func WatchUnits(ctx context.Context, root hostfs.Root, o WatchOptions) error {
 	}
 }
 
-// subscribe subscribes to changes of unit files.
-func subscribe(ctx context.Context, conn *godbus.Conn) error {
+// subscribe subscribes to changes of unit files and of units.
+func subscribe(ctx context.Context, conn *godbus.Conn, units []string) error {
 	ctx, cancel := context.WithTimeout(ctx, busTimeout)
 	defer cancel()
 	for _, signal := range []string{"UnitFilesChanged", "Reloading"} {
@@ -152,30 +133,17 @@ func subscribe(ctx context.Context, conn *godbus.Conn) error {
 	}
 	err := conn.Object(systemdName, systemdPath).CallWithContext(ctx, systemdManager+".Subscribe", 0).Err
 	var refused godbus.Error
-	if errors.As(err, &refused) && refused.Name == systemdName+".AlreadySubscribed" {
-		return nil
-	}
-	if err != nil {
+	isSubscribed := errors.As(err, &refused) && refused.Name == systemdName+".AlreadySubscribed"
+	if err != nil && !isSubscribed {
 		return fmt.Errorf("subscribing to systemd: %w", err)
 	}
-	return nil
-}
-
-// subscribeUnits subscribes to changes of units and adds them to subscribed.
-func subscribeUnits(ctx context.Context, conn *godbus.Conn, units []string, subscribed map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, busTimeout)
-	defer cancel()
 	for _, unit := range units {
-		if subscribed[unit] {
-			continue
-		}
 		path := godbus.ObjectPath(systemdPath + "/unit/" + dbus.PathBusEscape(unit))
 		err := conn.AddMatchSignalContext(ctx, godbus.WithMatchObjectPath(path),
 			godbus.WithMatchInterface("org.freedesktop.DBus.Properties"))
 		if err != nil {
 			return fmt.Errorf("subscribing to signals of %s: %w", unit, err)
 		}
-		subscribed[unit] = true
 	}
 	return nil
 }

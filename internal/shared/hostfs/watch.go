@@ -34,8 +34,6 @@ func FileTarget(name string) Target {
 // WatchOptions are what to watch, and whom to call.
 type WatchOptions struct {
 	Targets func() []Target
-	// Grown receives a value when Targets returns more than before.
-	Grown <-chan struct{}
 	// Delays are the times after which Notify is called again when a name has appeared, because that
 	// may begin something that takes a while, such as the start of a server. Each begins when the one
 	// before has ended.
@@ -79,8 +77,6 @@ func (r Root) Watch(ctx context.Context, o WatchOptions) error {
 			}
 		case <-delayed:
 			relevant, delayed = true, nil
-		case <-o.Grown:
-			relevant, err = w.update() // a new target may have changed since the caller read it
 		case <-compare.C:
 			moved, err = w.update()
 		}

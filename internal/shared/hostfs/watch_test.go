@@ -86,7 +86,7 @@ func TestWatchNotifiesOfNewTargets(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	var hasGrown atomic.Bool
-	grown, notified := make(chan struct{}, 1), 0
+	notified := 0
 	err := Root(root).Watch(ctx, WatchOptions{
 		Targets: func() []Target {
 			if hasGrown.Load() {
@@ -94,12 +94,11 @@ func TestWatchNotifiesOfNewTargets(t *testing.T) {
 			}
 			return []Target{{Dir: "/etc"}}
 		},
-		Grown: grown, Ready: func() {},
+		Ready: func() {},
 		Notify: func() {
 			switch notified++; notified {
 			case 1:
 				hasGrown.Store(true)
-				grown <- struct{}{}
 			case 2:
 				cancel()
 			}

@@ -91,13 +91,6 @@ func (b *Bus) Disconnect() {
 	b.clients, b.peers = nil, nil
 }
 
-// HasClient reports whether a client is connected.
-func (b *Bus) HasClient() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.peers) > 0
-}
-
 // emit sends a signal to all clients.
 func (b *Bus) emit(path, name string, values ...any) {
 	b.mu.Lock()
