@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
 	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
@@ -17,7 +16,7 @@ import (
 )
 
 // TestDistributions lays out every host of testdata/hosts, with its processes and then
-// without, with the data of a real member. cmd/agent starts the servers of the same hosts and
+// without, with the data of a member. cmd/agent starts the servers of the same hosts and
 // probes them.
 func TestDistributions(t *testing.T) {
 	layouts, err := fakehost.Layouts()
@@ -25,11 +24,8 @@ func TestDistributions(t *testing.T) {
 	require.Greater(t, len(layouts), 20)
 	ca, err := pki.NewCA("etcd-ca")
 	require.NoError(t, err)
-	etcd := etcd.New(t, etcd.Options{})
-	member := etcd.Member(1)
-	require.NoError(t, member.Stop(t.Context()))
-	parts := fakehost.Parts{CA: ca, Hosts: []string{"192.0.2.11"}, Member: member.DataDir()}
-	parts.Addresses = strings.NewReplacer()
+	parts := fakehost.Parts{CA: ca, Hosts: []string{"192.0.2.11"}, Member: t.TempDir(), Addresses: strings.NewReplacer()}
+	hosttest.Add(t, parts.Member, hosttest.Files{member: "x"})
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -90,7 +86,7 @@ func describeServers(
 	var all []fakehost.ExpectedServer
 	for i, s := range found {
 		require.Empty(t, s.Problems)
-		require.True(t, *s.HasData, "the data of a real member")
+		require.True(t, *s.HasData)
 		require.FileExists(t, filepath.Join(s.Config.DataDir, "member/snap/db"))
 		got := fakehost.ExpectedServer{
 			Source: string(s.Source), Where: s.Where, Unit: s.Unit, InCluster: s.InCluster,

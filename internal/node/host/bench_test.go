@@ -1,7 +1,6 @@
 package host_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,21 +29,6 @@ func BenchmarkFindings(b *testing.B) {
 		require.Empty(b, findings.Unknown)
 	}
 	b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
-}
-
-// BenchmarkIdleWatch reports the cost of watching a host without changes, in thousandths of a
-// core.
-func BenchmarkIdleWatch(b *testing.B) {
-	etcd := etcd.New(b, etcd.Options{TLS: true, BootID: bootID})
-	h := newHost(b, etcd.Member(1).Root)
-	h.Etcd(b.Context())
-	for b.Loop() {
-		before, began := cpuTime(b), time.Now()
-		ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
-		require.ErrorIs(b, h.Watch(ctx, func() {}), context.DeadlineExceeded)
-		cancel()
-		b.ReportMetric(1000*(cpuTime(b)-before).Seconds()/time.Since(began).Seconds(), "millicores")
-	}
 }
 
 // addProcesses adds 2,000 processes to a host's process table.

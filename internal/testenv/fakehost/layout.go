@@ -153,7 +153,7 @@ func (l Layout) LayOut(root string, parts Parts) error {
 		if parts.Member == "" {
 			continue
 		}
-		if err := copySparse(parts.Member, l.resolve(root, dir)); err != nil {
+		if err := os.CopyFS(l.resolve(root, dir), os.DirFS(parts.Member)); err != nil {
 			return fmt.Errorf("laying out the member in %s: %w", dir, err)
 		}
 	}

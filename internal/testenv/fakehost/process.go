@@ -1,11 +1,8 @@
 package fakehost
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -22,8 +19,7 @@ import (
 const commLength = 15
 
 // ShowProcesses writes the layout's processes and their locks, process 1 and a boot ID to the
-// host's /proc.
-// Process 1 has the host's own mounts.
+// host's /proc. Process 1 has the host's own mounts.
 func (l Layout) ShowProcesses(root string, addresses *strings.Replacer) error {
 	const hostMounts = "22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n" +
 		"23 22 0:21 / /proc rw shared:2 - proc proc rw\n"
@@ -155,49 +151,4 @@ func (l Layout) ServerCommand(root string, p Process, addresses *strings.Replace
 func prefixPaths(text, root string) string {
 	absolute := regexp.MustCompile(`(^|[\s=,:"'])(/(?:etc|var|system|data|srv|opt|rootfs)/)`)
 	return absolute.ReplaceAllString(text, "${1}"+root+"${2}")
-}
-
-// copySparse copies a directory. A write-ahead log has 64 MB, of which most was never written.
-func copySparse(from, to string) error {
-	return filepath.WalkDir(from, func(at string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rest, err := filepath.Rel(from, at)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			return os.MkdirAll(filepath.Join(to, rest), 0o700)
-		}
-		return copyFile(at, filepath.Join(to, rest))
-	})
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }() // the file was only read
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	block, nothing := make([]byte, 1<<20), make([]byte, 1<<20)
-	var size int64
-	for err == nil {
-		var n int
-		n, err = io.ReadFull(in, block)
-		if !bytes.Equal(block[:n], nothing[:n]) {
-			if _, failed := out.WriteAt(block[:n], size); failed != nil {
-				return errors.Join(failed, out.Close())
-			}
-		}
-		size += int64(n)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = nil
-	}
-	return errors.Join(err, out.Truncate(size), out.Close())
 }

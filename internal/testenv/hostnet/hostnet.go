@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
@@ -34,8 +33,7 @@ const (
 	// stands for no host.
 	ownHost = 254
 	// lifetime is the time after which the kernel removes the address of a process that was killed.
-	// The process renews it three times as often.
-	lifetime = time.Minute
+	lifetime = 24 * time.Hour
 	// maxAttempts limits the number of random candidates.
 	maxAttempts = 50
 )
@@ -90,7 +88,7 @@ func add() (*Network, error) {
 		if err != nil {
 			break
 		}
-		release := keep(lo, address)
+		release := func() error { return netlink.AddrDel(lo, address) }
 		if err = checkLocal(prefix); err != nil {
 			return nil, errors.Join(err, release())
 		}
@@ -106,34 +104,6 @@ func addressOf(prefix string) *netlink.Addr {
 	return &netlink.Addr{
 		IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(24, 32)}, Scope: unix.RT_SCOPE_HOST,
 		ValidLft: int(lifetime.Seconds()), PreferedLft: int(lifetime.Seconds()),
-	}
-}
-
-// keep renews the address until the returned function is called, which removes it.
-func keep(lo netlink.Link, address *netlink.Addr) (release func() error) {
-	stop := make(chan struct{})
-	var group errgroup.Group
-	group.Go(func() error {
-		tick := time.NewTicker(lifetime / 3)
-		defer tick.Stop()
-		for {
-			select {
-			case <-stop:
-				return nil
-			case <-tick.C:
-			}
-			if err := netlink.AddrReplace(lo, address); err != nil {
-				return fmt.Errorf("renewing the address %s on lo: %w", address.IP, err)
-			}
-		}
-	})
-	return func() error {
-		close(stop)
-		err := group.Wait()
-		if failed := netlink.AddrDel(lo, address); failed != nil {
-			err = errors.Join(err, fmt.Errorf("removing the address %s from lo: %w", address.IP, failed))
-		}
-		return err
 	}
 }
 

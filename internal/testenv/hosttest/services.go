@@ -55,8 +55,7 @@ func unitPath(unit string) string { return systemdPath + "/unit/" + dbus.PathBus
 
 func (s *Systemd) export(peer *godbus.Conn) {
 	exportObject(peer, systemdPath, "org.freedesktop.systemd1.Manager", map[string]any{
-		"Subscribe":           func() *godbus.Error { return nil },
-		"ListUnitsByPatterns": func(_, _ []string) ([]unitStatus, *godbus.Error) { return s.list(), nil },
+		"Subscribe": func() *godbus.Error { return nil },
 	})
 	for name, values := range s.units {
 		exportObject(peer, unitPath(name), properties, map[string]any{
@@ -69,23 +68,6 @@ func (s *Systemd) export(peer *godbus.Conn) {
 			},
 		})
 	}
-}
-
-// A unitStatus is systemd's a(ssssssouso).
-type unitStatus struct {
-	Name, Description, Load, Active, Sub, Followed string
-	Path                                           godbus.ObjectPath
-	JobID                                          uint32
-	JobType                                        string
-	JobPath                                        godbus.ObjectPath
-}
-
-func (s *Systemd) list() []unitStatus {
-	all := []unitStatus{{Name: "k3s.service", Load: "not-found", Path: "/", JobPath: "/"}}
-	for name := range s.units {
-		all = append(all, unitStatus{Name: name, Load: "loaded", Active: "active", Sub: "running", Path: "/", JobPath: "/"})
-	}
-	return all
 }
 
 // A Logind is a system bus with logind on it.
