@@ -10,15 +10,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-const (
-	// ctlOrigin is the prefix of the origin of a pair that the host names for etcdctl.
-	ctlOrigin = "ETCDCTL_CERT in "
-	// clientOrigin is the prefix of the origin of a pair next to the server's, where
-	// distributions keep one for clients. The name does not identify the distribution:
-	// several have the same.
-	clientOrigin = "client certificate "
-)
-
 // credentials returns the client certificates that the server may accept, the most likely
 // first. The order is: the operator's, those that the host names for etcdctl, the
 // distribution's client certificates next to the server's own, and the server's own pairs.
@@ -28,7 +19,8 @@ const (
 func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
 	add := func(c evidence.Credential) {
-		if !slices.ContainsFunc(all, func(o evidence.Credential) bool { return hasSameFiles(o, c) }) {
+		isSame := func(o evidence.Credential) bool { return o.CA == c.CA && o.Cert == c.Cert && o.Key == c.Key }
+		if !slices.ContainsFunc(all, isSame) {
 			all = append(all, c)
 		}
 	}
@@ -49,7 +41,7 @@ func (d *Detector) credentials(settings etcdSettings, envOrigin string, find pat
 			add(c)
 		}
 	}
-	addNamed("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", ctlOrigin+envOrigin)
+	addNamed("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY", "ETCDCTL_CERT in "+envOrigin)
 	if d.existingPath(find, settings["cert-file"]) != "" {
 		for _, c := range d.clientCredentials(settings["cert-file"], find) {
 			add(c)
@@ -96,23 +88,6 @@ func isTrue(setting string) bool {
 	return err == nil && isSet
 }
 
-// preferCredential moves c before all other credentials but the operator's.
-func (d *Detector) preferCredential(all []evidence.Credential, c evidence.Credential) []evidence.Credential {
-	first := 0
-	if d.credential != nil {
-		first = 1
-	}
-	same := func(o evidence.Credential) bool { return hasSameFiles(o, c) }
-	if slices.ContainsFunc(all[:first], same) {
-		return all
-	}
-	return slices.Concat(all[:first], []evidence.Credential{c}, slices.DeleteFunc(slices.Clone(all[first:]), same))
-}
-
-func hasSameFiles(a, b evidence.Credential) bool {
-	return a.CA == b.CA && a.Cert == b.Cert && a.Key == b.Key
-}
-
 // existingPath returns the agent's path for a path of the server, or "" if the file does not
 // exist.
 func (d *Detector) existingPath(find pathFinder, serverPath string) string {
@@ -148,7 +123,7 @@ func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.
 				if cert == "" || key == "" || ca == "" {
 					continue
 				}
-				origin := clientOrigin + filepath.Base(serverPath)
+				origin := "client certificate " + filepath.Base(serverPath)
 				all = append(all, evidence.Credential{CA: ca, Cert: cert, Key: key, Origin: origin})
 			}
 		}

@@ -143,7 +143,7 @@ func TestOperatorCredentialIsFirst(t *testing.T) {
 		CA: member.Files.CA, Origin: "--etcd-cert",
 		Cert: filepath.Join(member.Root, cert), Key: filepath.Join(member.Root, key),
 	}, found[0].Credentials[0])
-	require.Equal(t, "ETCDCTL_CERT in /etc/etcd.env", found[0].Credentials[1].Origin)
+	require.Equal(t, "client certificate admin-etcd-1.pem", found[0].Credentials[1].Origin)
 }
 
 // Links next to a certificate are resolved in the root directory of the server.

@@ -88,7 +88,7 @@ func TestDetectKubespray(t *testing.T) {
 	require.Equal(t, v1alpha1.MemberID(member.HexID()), s.Stored.Member)
 	require.Equal(t, evidence.Credential{
 		CA: member.Files.CA, Cert: member.Files.AdminCert, Key: member.Files.AdminKey,
-		Origin: "ETCDCTL_CERT in /etc/etcd.env",
+		Origin: "client certificate admin-etcd-1.pem",
 	}, s.Credentials[0])
 	require.Equal(t, evidence.Credential{
 		CA: member.Files.CA, Cert: member.Files.Cert, Key: member.Files.Key, Origin: "the server's own certificate",

@@ -1,6 +1,7 @@
 package etcddetect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,9 +62,14 @@ func (s *hostScan) describeProcess(p etcdProcess) detectedServer {
 	unit := s.unitOf(p)
 	flags, env, envOrigin := parseFlags(p.args), envSettings(p.env), fmt.Sprintf("the environment of process %d", p.pid)
 	isComplete := p.env != nil
-	if !isComplete && unit != nil {
-		_, env, envOrigin = unit.settings()
-		isComplete = true
+	if unit != nil {
+		_, ofUnit, file := unit.settings()
+		for name, value := range ofUnit {
+			if !isComplete || strings.HasPrefix(name, ctlPrefix) { // which the server need not know
+				env[name] = value
+			}
+		}
+		envOrigin, isComplete = cmp.Or(file, envOrigin), true
 	}
 	if file := p.embeddedConfig(); file != "" {
 		flags = etcdSettings{"config-file": file}

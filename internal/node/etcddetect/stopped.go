@@ -93,26 +93,19 @@ func (s *hostScan) isCopy(f detectedServer) bool {
 	return true
 }
 
-// addUnitInfo adds what the texts of a unit tell about a server that was found already. The
-// settings of the server stay. The unit adds its name, and its credentials for etcdctl, which the
-// server need not know.
+// addUnitInfo adds the name of a unit, and its file with variables, to a server that was found
+// already. The settings of the server stay.
 func (s *hostScan) addUnitInfo(f *detectedServer, unit *starter) {
 	unit.isKnown = true
 	if f.Unit == "" && f.PID != 0 && !f.InCluster && unit.kind == unitStarter && unit.isServer() {
 		f.setUnit(unit.name)
 	}
-	loaded, envFile, _ := s.settingsOf(unit) // the settings of the server count
+	_, _, envFile := unit.settings() // the settings of the server count
 	if f.Unit != unit.name {
 		return
 	}
 	if f.Config.File == "" {
 		f.Config.File = s.existingPath(s.root.Resolve, envFile)
-	}
-	find := func(name string) (string, error) { return s.root.Resolve(unit.hostPath(name)) }
-	for _, c := range slices.Backward(s.credentials(loaded, envFile, find)) {
-		if strings.HasPrefix(c.Origin, ctlOrigin) {
-			f.Credentials = s.preferCredential(f.Credentials, c)
-		}
 	}
 }
 

@@ -83,7 +83,8 @@ func dataDirTarget(dir string) hostfs.Target {
 }
 
 // cgroupTargets returns the directories in which a control group appears when a container or
-// a unit starts. They show servers with data in unknown places. With version 1 of control groups, each hierarchy has all groups.
+// a unit starts. They show servers with data in unknown places. With version 1 of control groups,
+// each hierarchy has all groups.
 func cgroupTargets() []hostfs.Target {
 	var all []hostfs.Target
 	add := func(dir string, names ...string) {
