@@ -65,7 +65,7 @@ func TestInspectRunningMember(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(member.Root, "proc", strconv.Itoa(member.PID()))))
 	text = runInspect(t, "--host-root="+member.Root)
 	require.Contains(t, text,
-		"  server             data directory /var/lib/etcd of systemd unit etcd.service, which does not run\n")
+		"  server             data directory /var/lib/etcd of systemd unit etcd.service, with no server running on it\n")
 	require.Contains(t, text, "    answer           member etcd1 (", "a server without a visible process is not probed")
 }
 

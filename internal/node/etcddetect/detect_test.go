@@ -99,7 +99,7 @@ func TestDetectKubespray(t *testing.T) {
 	s = detectOne(t, member.Root)
 	require.Equal(t, stored, *s.Stored)
 	require.Equal(t, evidence.DataDirectory, s.Source, "a stopped member is still a voter")
-	require.Equal(t, "data directory /var/lib/etcd of systemd unit etcd.service, which does not run", s.Where)
+	require.Equal(t, "data directory /var/lib/etcd of systemd unit etcd.service, with no server running on it", s.Where)
 	require.Zero(t, s.PID)
 	require.Equal(t, "etcd1", s.Config.Name)
 	require.Equal(t, member.DataDir(), s.Config.DataDir)
@@ -112,7 +112,7 @@ func TestDetectStopped(t *testing.T) {
 		envFile = "ETCD_NAME=etcd1\nETCD_DATA_DIR=/var/lib/etcd\nETCD_INITIAL_ADVERTISE_PEER_URLS=https://10.0.0.1:2380\n"
 		podFile = "/etc/kubernetes/manifests/etcd.yaml"
 		pod     = "spec:\n  containers:\n  - command: [etcd, --name=n1, --data-dir=/var/lib/etcd]\n"
-		ofUnit  = " of systemd unit etcd.service, which does not run"
+		ofUnit  = " of systemd unit etcd.service, with no server running on it"
 		alone   = ", with no server running on it"
 	)
 	unit := service("EnvironmentFile=-/etc/etcd.env", "ExecStart=/usr/local/bin/etcd")
@@ -141,7 +141,7 @@ func TestDetectStopped(t *testing.T) {
 				"/etc/systemd/system/k3s.service":                service("ExecStart=/usr/local/bin/k3s server"),
 				"/var/lib/rancher/k3s/server/db/etcd/member/wal": "x",
 			},
-			where: []string{"data directory /var/lib/rancher/k3s/server/db/etcd (k3s, systemd unit k3s.service)"},
+			where: []string{"data directory /var/lib/rancher/k3s/server/db/etcd of systemd unit k3s.service, with no server running on it"},
 		},
 		"data directory in a drop-in": {
 			host: hosttest.Files{
@@ -179,7 +179,7 @@ func TestDetectStopped(t *testing.T) {
 		},
 		"unit that does not show etcd": {
 			host:  hosttest.Files{unitFile: service("ExecStart=/opt/start"), "/var/lib/etcd" + member: "x"},
-			where: []string{"data directory /var/lib/etcd (systemd unit etcd.service)"},
+			where: []string{"data directory /var/lib/etcd of systemd unit etcd.service, with no server running on it"},
 		},
 		"backup and gateway": {host: hosttest.Files{
 			"/etc/systemd/system/etcd-backup.service": service("EnvironmentFile=/etc/etcd.env",
@@ -189,7 +189,7 @@ func TestDetectStopped(t *testing.T) {
 		}},
 		"static pod": {
 			host:  hosttest.Files{podFile: pod, "/var/lib/etcd" + member: "x"},
-			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
+			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, with no server running on it"},
 		},
 		"static pod with a shell": {
 			host: hosttest.Files{
@@ -197,7 +197,7 @@ func TestDetectStopped(t *testing.T) {
 					"    - exec etcd --data-dir=/var/lib/etcd 2>>/var/log/etcd\n",
 				"/var/lib/etcd" + member: "x",
 			},
-			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
+			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, with no server running on it"},
 		},
 		"half-written static pod": {
 			host:    hosttest.Files{podFile: "spec:\n  containers:\n  - comm"},

@@ -160,21 +160,6 @@ func unitPatterns() []string {
 	return patterns
 }
 
-// ownerOf returns the name of the only layout that has a unit, with a comma, or "". Several have
-// etcd.service.
-func ownerOf(unit string) string {
-	var names []string
-	for _, l := range distroLayouts() {
-		if slices.Contains(l.units, unit) {
-			names = append(names, l.name+", ")
-		}
-	}
-	if len(names) != 1 {
-		return ""
-	}
-	return names[0]
-}
-
 // distributionOf returns the distribution that manages a server, empty if no layout is sure: its
 // unit, data directory or settings file must be one that no other layout has. Several layouts have
 // /var/lib/etcd, so kubeadm's server is known by being a static pod as well.

@@ -207,7 +207,7 @@ func TestUnitOfAnotherSystemd(t *testing.T) {
 			require.Len(t, findings.Found, 2)
 			require.Equal(t, "systemd unit etcd.service", findings.Found[0].Where)
 			require.NotEqual(t, "etcd.service", findings.Found[0].Unit)
-			require.Equal(t, "data directory /data/etcd of systemd unit etcd.service, which does not run",
+			require.Equal(t, "data directory /data/etcd of systemd unit etcd.service, with no server running on it",
 				findings.Found[1].Where)
 
 			hosttest.Add(t, root, hosttest.Files{etcdUnit: serviceOf("ExecStart=/usr/bin/docker start etcd")})

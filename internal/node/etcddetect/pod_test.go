@@ -53,11 +53,11 @@ func TestOrdinaryPod(t *testing.T) {
 		"device of the host": {line: []string{"etcd", "--data-dir=/null"}},
 		"impostor of a static pod": {
 			host: hosttest.Files{podFile: pod, data: "x"}, line: impostor,
-			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, which does not run"},
+			where: []string{"data directory /var/lib/etcd of static pod etcd.yaml, with no server running on it"},
 		},
 		"impostor of a unit": {
 			host: hosttest.Files{unitFile: unit, data: "x"}, line: impostor,
-			where: []string{"data directory /var/lib/etcd of systemd unit etcd.service, which does not run"},
+			where: []string{"data directory /var/lib/etcd of systemd unit etcd.service, with no server running on it"},
 		},
 		"k3s": {
 			host: hosttest.Files{
@@ -241,7 +241,7 @@ func TestStaticPodWithOtherPath(t *testing.T) {
 	require.Equal(t, evidence.StaticPod, server.Source)
 	require.Equal(t, 2000, server.PID)
 	hosttest.Remove(t, root, "/proc/2000")
-	const stopped = "data directory /containers/c1/data of static pod store.json, which does not run"
+	const stopped = "data directory /containers/c1/data of static pod store.json, with no server running on it"
 	require.Equal(t, stopped, detectOne(t, root).Where)
 }
 
@@ -252,7 +252,7 @@ func TestStaticPodWithClient(t *testing.T) {
 			"- command: [kube-apiserver, --etcd-servers=https://127.0.0.1:2379]\nvolumes:\n- hostPath: {path: /data}\n",
 		"/data/member/wal/0.wal": "x",
 	}))
-	require.Equal(t, "data directory /data of static pod master.yaml, which does not run", server.Where)
+	require.Equal(t, "data directory /data of static pod master.yaml, with no server running on it", server.Where)
 }
 
 // The files of an ordinary pod can have any content, so they must not be opened.

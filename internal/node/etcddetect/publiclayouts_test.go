@@ -83,7 +83,7 @@ func containerLayouts() map[string]publicLayout {
 			dir:     "/var/lib/etcd-container",
 			server:  contained(ofDocker, "--data-dir=/var/lib/etcd", "/var/lib/etcd", "/var/lib/etcd-container"),
 			running: "systemd unit etcd-container.service",
-			stopped: "data directory /var/lib/etcd-container of systemd unit etcd-container.service, which does not run",
+			stopped: "data directory /var/lib/etcd-container of systemd unit etcd-container.service, with no server running on it",
 		},
 		// cybozu-go/cke, op/etcd/boot.go.
 		"CKE": {
@@ -166,7 +166,7 @@ func nativeLayouts() map[string]publicLayout {
 			},
 			dir: "/srv/etcd", server: native("/system.slice/etcd.service", "/usr/local/bin/etcd", "--data-dir /srv/etcd"),
 			running: "systemd unit etcd.service",
-			stopped: "data directory /srv/etcd of systemd unit etcd.service, which does not run",
+			stopped: "data directory /srv/etcd of systemd unit etcd.service, with no server running on it",
 		},
 		// canonical/k8s-snap, docs and k8s/wrappers/services/etcd.
 		"Canonical Kubernetes": {
@@ -178,8 +178,8 @@ func nativeLayouts() map[string]publicLayout {
 			server: native("/system.slice/snap.k8s.etcd.service", "/snap/k8s/1/bin/etcd",
 				"--data-dir=/var/snap/k8s/common/var/lib/etcd/data"),
 			running: "systemd unit snap.k8s.etcd.service",
-			stopped: "data directory /var/snap/k8s/common/var/lib/etcd/data (Canonical Kubernetes, " +
-				"systemd unit snap.k8s.etcd.service)",
+			stopped: "data directory /var/snap/k8s/common/var/lib/etcd/data of " +
+				"systemd unit snap.k8s.etcd.service, with no server running on it",
 		},
 		// pingcap/tiup, embed/templates: the placement driver of TiDB contains etcd.
 		"TiDB": {
@@ -198,7 +198,7 @@ func nativeLayouts() map[string]publicLayout {
 			dir:     "/var/lib/etcddisk",
 			server:  native("/system.slice/etcd.service", "/usr/bin/etcd", "--data-dir /var/lib/etcddisk"),
 			running: "systemd unit etcd.service",
-			stopped: "data directory /var/lib/etcddisk of systemd unit etcd.service, which does not run",
+			stopped: "data directory /var/lib/etcddisk of systemd unit etcd.service, with no server running on it",
 		},
 		// cloudfoundry-incubator/etcd-release.
 		"BOSH": {

@@ -126,7 +126,9 @@ func (st *starter) isServer() bool {
 // mayStart reports whether a starter may start a server whose data its texts do not mention.
 func (st *starter) mayStart() bool {
 	// microk8s has such a unit, and no etcd by default.
-	isOfSnap := strings.HasPrefix(st.name, "snap.") && ownerOf(st.name) != ""
+	isOfSnap := strings.HasPrefix(st.name, "snap.") && slices.ContainsFunc(distroLayouts(), func(l distroLayout) bool {
+		return slices.Contains(l.units, st.name)
+	})
 	switch {
 	case st.kind == serviceStarter, st.kind == unitStarter && len(st.commands) == 0 && len(st.unread) > 0:
 		return true

@@ -230,7 +230,7 @@ func TestServices(t *testing.T) {
 			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
-			require.Equal(t, "data directory /data/etcd of service "+service+", which does not run", findings.Found[0].Where)
+			require.Equal(t, "data directory /data/etcd of service "+service+", with no server running on it", findings.Found[0].Where)
 			require.Empty(t, findings.Found[0].Unit)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd", "--data-dir=/data/etcd"}})
 			findings = New(hostfs.Root(root), nil).Detect()

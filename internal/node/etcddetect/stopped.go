@@ -1,7 +1,6 @@
 package etcddetect
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -64,20 +63,22 @@ func (s *hostScan) addMention(st *starter, dir memberDir) {
 		found.Config.File = s.existingPath(s.root.Resolve, envFile)
 	}
 	found.Credentials = s.credentials(loaded, envFile, find)
-	switch {
-	case !st.isServer():
-		found.Where = fmt.Sprintf("data directory %s, named by ETCD_DATA_DIR of %s", dir.path, st.place())
-	case st.program != nil:
-		found.Where = fmt.Sprintf("data directory %s (%s%s)", dir.path, ownerOf(st.name), st.place())
-	default:
-		found.Where = fmt.Sprintf("data directory %s of %s, which does not run", dir.path, st.place())
-	}
+	found.Where = stoppedPlace(dir.path, st)
 	for _, l := range distroLayouts() {
 		if slices.Contains(l.units, st.name) {
 			s.addConfig(&found, l.configFiles(dir.path))
 		}
 	}
 	s.found = append(s.found, found)
+}
+
+// stoppedPlace describes a data directory in words. Its starter, or nil, may run another server.
+func stoppedPlace(dir string, st *starter) string {
+	place := "data directory " + dir
+	if st != nil {
+		place += " of " + st.place()
+	}
+	return place + ", with no server running on it"
 }
 
 // isCopy reports whether a server has the data of a member that was found already by the same unit,
@@ -129,7 +130,7 @@ func (s *hostScan) addDataDirs() {
 
 func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 	found := detectedServer{Server: evidence.Server{
-		Source: evidence.DataDirectory, Where: "data directory " + dir, Config: evidence.Config{DataDir: dir},
+		Source: evidence.DataDirectory, Where: stoppedPlace(dir, nil), Config: evidence.Config{DataDir: dir},
 	}}
 	err := found.inspectDataDir(s.root, s.root.Resolve)
 	switch {
@@ -147,7 +148,7 @@ func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 		hasOther := slices.ContainsFunc(s.found, func(f detectedServer) bool { return f.Unit == st.name })
 		if slices.Contains(l.units, st.name) && !hasOther {
 			found.Unit = st.name
-			found.Where += fmt.Sprintf(" (%ssystemd unit %s)", ownerOf(st.name), st.name)
+			found.Where = stoppedPlace(dir, st)
 			dirs, _ := s.knownPlaces(st)
 			isSure = !st.mayStart() || len(dirs) > 0
 			break
@@ -155,9 +156,6 @@ func (s *hostScan) addDataDir(l distroLayout, dir string) error {
 	}
 	if isSure {
 		found.setOld()
-	}
-	if found.Unit == "" {
-		found.Where += ", with no server running on it"
 	}
 	s.found = append(s.found, found)
 	return nil

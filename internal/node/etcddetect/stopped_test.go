@@ -15,7 +15,7 @@ func TestStoppedUnitNames(t *testing.T) {
 				unitFile:        service("EnvironmentFile=/etc/etcd.env", "ExecStart=/opt/etcd/start.sh"),
 				"/etc/etcd.env": "ETCD_DATA_DIR=/data/etcd\n", "/data/etcd" + member: "x",
 			},
-			where: []string{"data directory /data/etcd of systemd unit etcd.service, which does not run"},
+			where: []string{"data directory /data/etcd of systemd unit etcd.service, with no server running on it"},
 		},
 		"script with unreadable data": {
 			host: hosttest.Files{

@@ -194,10 +194,10 @@ func TestMentions(t *testing.T) {
 		"backup comes last": {hosttest.Files{
 			"/etc/systemd/system/etcd-backup.service": "[Service]\nEnvironment=ETCD_DATA_DIR=/data/etcd\nExecStart=/opt/backup",
 			"/etc/systemd/system/etcd.service":        server,
-		}, []string{"data directory /data/etcd of systemd unit etcd.service, which does not run"}},
+		}, []string{"data directory /data/etcd of systemd unit etcd.service, with no server running on it"}},
 		"backup alone": {hosttest.Files{
 			"/etc/systemd/system/etcd-backup.service": "[Service]\nEnvironment=ETCD_DATA_DIR=/data/etcd\nExecStart=/opt/backup",
-		}, []string{"data directory /data/etcd, named by ETCD_DATA_DIR of systemd unit etcd-backup.service"}},
+		}, []string{"data directory /data/etcd of systemd unit etcd-backup.service, with no server running on it"}},
 		"copies of a backup": {hosttest.Files{
 			"/etc/systemd/system/etcd-backup.service": "[Service]\n" +
 				"ExecStart=/usr/bin/etcdutl snapshot restore --data-dir=/data/etcd",
@@ -209,12 +209,12 @@ func TestMentions(t *testing.T) {
 		"unit before static pod": {hosttest.Files{
 			"/etc/systemd/system/etcd.service":    server,
 			"/etc/kubernetes/manifests/etcd.yaml": "path: /data/etcd",
-		}, []string{"data directory /data/etcd of systemd unit etcd.service, which does not run"}},
+		}, []string{"data directory /data/etcd of systemd unit etcd.service, with no server running on it"}},
 		"two": {hosttest.Files{
 			"/etc/systemd/system/etcd.service": server + "Environment=OLD=/old\n", "/old/member/snap/db": "x",
 		}, []string{
-			"data directory /data/etcd of systemd unit etcd.service, which does not run",
-			"data directory /old of systemd unit etcd.service, which does not run",
+			"data directory /data/etcd of systemd unit etcd.service, with no server running on it",
+			"data directory /old of systemd unit etcd.service, with no server running on it",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
