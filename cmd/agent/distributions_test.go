@@ -27,8 +27,7 @@ import (
 // the node. On a host that only looks similar, the inspection must find nothing.
 func TestDistributions(t *testing.T) {
 	t.Parallel()
-	layouts, err := fakehost.Layouts()
-	require.NoError(t, err)
+	layouts := fakehost.Layouts(t)
 	ca, err := pki.NewCA("etcd-ca")
 	require.NoError(t, err)
 	for name, layout := range layouts {
@@ -51,15 +50,15 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 			"192.0.2.11", net.IP(1), "0.0.0.0", net.IP(1), "127.0.0.1", net.IP(2), "etcd0.example.com", net.IP(1)),
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(root, "etc"), 0o755)) // Some layouts have no file in it.
-	require.NoError(t, layout.LayOut(root, parts))
-	require.NoError(t, layout.ShowProcesses(root, parts.Addresses))
+	layout.LayOut(t, root, parts)
+	layout.ShowProcesses(t, root, parts.Addresses)
 	binary, err := process.Binary("etcd") // Some layouts have flags that only recent versions know.
 	require.NoError(t, err)
 	var servers []*process.Process
 	ids := map[string]bool{}
 	for _, p := range layout.Processes {
 		if p.Serves {
-			server, id := startServer(t, binary, layout, root, p, parts)
+			server, id := startServer(t, binary, root, p, parts)
 			servers, ids[id] = append(servers, server), true
 		}
 	}
@@ -92,7 +91,7 @@ func testDistribution(t *testing.T, layout fakehost.Layout, ca *pki.CA) {
 	for _, server := range servers {
 		require.NoError(t, server.Stop(t.Context()))
 	}
-	require.NoError(t, layout.HideProcesses(root))
+	layout.HideProcesses(t, root)
 	observed = inspectHost(t, root)
 	require.Empty(t, observed.Etcd.Unknown)
 	require.Len(t, observed.Etcd.Found, len(layout.Stopped))
@@ -140,13 +139,12 @@ func inspectHost(t *testing.T, root string, flags ...string) (h inspectedHost) {
 
 // startServer starts the etcd of a process. It returns the member ID from etcd's log.
 func startServer(
-	t *testing.T, binary string, l fakehost.Layout, root string, p fakehost.Process, parts fakehost.Parts,
+	t *testing.T, binary, root string, p fakehost.Process, parts fakehost.Parts,
 ) (server *process.Process, id string) {
 	t.Helper()
-	args, env, err := l.ServerCommand(root, p, parts.Addresses)
-	require.NoError(t, err)
+	args, env := fakehost.ServerCommand(t, root, p, parts.Addresses)
 	log := filepath.Join(t.TempDir(), fmt.Sprintf("%d.log", p.PID))
-	server, err = process.Start(process.Options{
+	server, err := process.Start(process.Options{
 		Path: binary, Args: args, Env: env, Dir: t.TempDir(), LogFile: log,
 	})
 	require.NoError(t, err)

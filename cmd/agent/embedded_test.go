@@ -41,9 +41,9 @@ type distributionHost struct {
 
 func newDistributionCluster(t *testing.T, layout string) distributionCluster {
 	t.Helper()
-	layouts, err := fakehost.Layouts()
-	require.NoError(t, err)
+	layouts := fakehost.Layouts(t)
 	c := distributionCluster{layout: layouts[layout]}
+	var err error
 	c.ca, err = pki.NewCA("etcd-ca")
 	require.NoError(t, err)
 	c.net, err = loopback.Hold()
@@ -65,12 +65,12 @@ func (c distributionCluster) start(t *testing.T, i int, binary string, replaceme
 	}
 	parts := fakehost.Parts{CA: c.ca, Hosts: hosts, Addresses: strings.NewReplacer(
 		append(replacements, "192.0.2.11", c.net.IP(i), "127.0.0.1", c.loopbackIP(i))...)}
-	require.NoError(t, c.layout.LayOut(h.root, parts))
-	require.NoError(t, c.layout.ShowProcesses(h.root, parts.Addresses))
+	c.layout.LayOut(t, h.root, parts)
+	c.layout.ShowProcesses(t, h.root, parts.Addresses)
 	for _, p := range c.layout.Processes {
 		if p.Serves {
 			var id string
-			h.server, id = startServer(t, binary, c.layout, h.root, p, parts)
+			h.server, id = startServer(t, binary, h.root, p, parts)
 			h.id = v1alpha1.MemberID(id)
 		}
 	}

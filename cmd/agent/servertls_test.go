@@ -88,11 +88,11 @@ func TestServerWithoutClientCertificates(t *testing.T) {
 					c.flags,
 			}}
 			root, parts := t.TempDir(), fakehost.Parts{CA: ca, Addresses: strings.NewReplacer()}
-			require.NoError(t, l.LayOut(root, parts))
-			require.NoError(t, l.ShowProcesses(root, parts.Addresses))
+			l.LayOut(t, root, parts)
+			l.ShowProcesses(t, root, parts.Addresses)
 			binary, err := process.Binary("etcd")
 			require.NoError(t, err)
-			_, id := startServer(t, binary, l, root, l.Processes[0], parts)
+			_, id := startServer(t, binary, root, l.Processes[0], parts)
 			if later := c.files["later.crt"]; later != "" {
 				// The configuration names another certificate than the server has.
 				line := strings.ReplaceAll(l.Processes[0].Args, "server.crt", "later.crt")

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
@@ -24,7 +24,7 @@ import (
 func (r *rig) completeNode(name, ip string) {
 	r.t.Helper()
 	require.NoError(r.t, r.WriteHostFile(name, "etc/hostname", name+"\n", 0o644))
-	boot, err := os.ReadFile(filepath.Join(r.HostRoot(name), fakehost.BootIDFile))
+	boot, err := os.ReadFile(filepath.Join(r.HostRoot(name), hosttest.BootIDFile))
 	require.NoError(r.t, err)
 	r.wait("the status of node "+name, func(ctx context.Context) error {
 		node, err := r.core.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

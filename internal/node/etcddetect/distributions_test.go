@@ -19,8 +19,7 @@ import (
 // without, with the data of a member. cmd/agent starts the servers of the same hosts and
 // probes them.
 func TestDistributions(t *testing.T) {
-	layouts, err := fakehost.Layouts()
-	require.NoError(t, err)
+	layouts := fakehost.Layouts(t)
 	require.Greater(t, len(layouts), 20)
 	ca, err := pki.NewCA("etcd-ca")
 	require.NoError(t, err)
@@ -29,8 +28,8 @@ func TestDistributions(t *testing.T) {
 	for name, layout := range layouts {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			require.NoError(t, layout.LayOut(root, parts))
-			require.NoError(t, layout.ShowProcesses(root, parts.Addresses))
+			layout.LayOut(t, root, parts)
+			layout.ShowProcesses(t, root, parts.Addresses)
 			findings := detect(t, root)
 			require.Empty(t, findings.Unknown)
 			require.Equal(t, layout.Running, describeServers(t, layout, root, findings.Found, layout.Running), "running")
@@ -43,7 +42,7 @@ func TestDistributions(t *testing.T) {
 				require.Contains(t, findings.Notes[i], note)
 			}
 
-			require.NoError(t, layout.HideProcesses(root))
+			layout.HideProcesses(t, root)
 			findings = detect(t, root)
 			require.Empty(t, findings.Unknown)
 			require.Equal(t, layout.Stopped, describeServers(t, layout, root, findings.Found, layout.Stopped), "stopped")

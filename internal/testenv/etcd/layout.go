@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv/fakehost"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
@@ -98,7 +98,7 @@ func (m *Member) layOut(state string) error {
 	)
 	if m.etcd.opts.BootID != nil {
 		bootID := []byte(m.etcd.opts.BootID(m.number) + "\n")
-		err = errors.Join(err, pki.WriteFile(filepath.Join(m.Root, fakehost.BootIDFile), bootID, 0o444))
+		err = errors.Join(err, pki.WriteFile(filepath.Join(m.Root, hosttest.BootIDFile), bootID, 0o444))
 	}
 	if err != nil {
 		return fmt.Errorf("laying out the host of %s: %w", m.Name, err)

@@ -3,21 +3,19 @@
 package fakehost
 
 import (
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
+	"testing"
 
+	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 )
-
-// BootIDFile is the path of the boot ID on a host.
-const BootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // A Layout describes a host: a host with etcd, or a host with something that resembles etcd.
 // Each is a file of internal/node/etcddetect/testdata/hosts. Paths are relative to the host's root.
@@ -81,29 +79,21 @@ type ExpectedServer struct {
 type ExpectedCredential struct{ Origin, CA, Cert string }
 
 // Layouts reads all layouts and returns them by name.
-func Layouts() (map[string]Layout, error) {
+func Layouts(t testing.TB) map[string]Layout {
+	t.Helper()
 	root, err := process.RepositoryRoot()
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Join(root, "internal/node/etcddetect/testdata/hosts")
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("reading the host layouts: %w", err)
-	}
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(root, "internal/node/etcddetect/testdata/hosts/*.yaml"))
+	require.NoError(t, err)
 	all := map[string]Layout{}
-	for _, entry := range entries {
-		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("reading a host layout: %w", err)
-		}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
 		var l Layout
-		if err := yaml.Unmarshal(text, &l, yaml.DisallowUnknownFields); err != nil {
-			return nil, fmt.Errorf("reading the host layout %s: %w", entry.Name(), err)
-		}
-		all[strings.TrimSuffix(entry.Name(), ".yaml")] = l
+		require.NoError(t, yaml.Unmarshal(text, &l, yaml.DisallowUnknownFields), file)
+		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = l
 	}
-	return all, nil
+	return all
 }
 
 // Parts are the generated parts of a layout.
@@ -118,75 +108,42 @@ type Parts struct {
 }
 
 // LayOut writes the host's files below root, without its processes.
-func (l Layout) LayOut(root string, parts Parts) error {
+func (l Layout) LayOut(t testing.TB, root string, parts Parts) {
+	t.Helper()
 	for _, p := range l.Processes {
 		for inside, outside := range p.Mounts {
-			if err := bindMount(root, outside, path.Join(p.Root, inside)); err != nil {
-				return fmt.Errorf("mounting %s: %w", outside, err)
-			}
+			bindMount(t, root, outside, path.Join(p.Root, inside))
 		}
 	}
 	for name, content := range l.Files {
-		content = parts.Addresses.Replace(content)
-		if err := pki.WriteFile(l.resolve(root, name), []byte(content), fileMode(name)); err != nil {
-			return fmt.Errorf("laying out %s: %w", name, err)
-		}
+		hosttest.Add(t, root, hosttest.Files{name: parts.Addresses.Replace(content)})
 	}
 	for name, target := range l.Links {
-		at := l.resolve(root, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			return fmt.Errorf("laying out %s: %w", name, err)
-		}
-		if err := os.Symlink(target, at); err != nil {
-			return fmt.Errorf("laying out %s: %w", name, err)
-		}
+		hosttest.Add(t, root, hosttest.Files{name: "-> " + target})
 	}
 	for name, role := range l.Certificates {
-		if err := l.writeCertificate(root, name, role, parts); err != nil {
-			return fmt.Errorf("laying out %s: %w", name, err)
-		}
+		writeCertificate(t, filepath.Join(root, name), role, parts)
 	}
 	for _, dir := range l.Members {
-		if err := os.MkdirAll(l.resolve(root, dir), 0o700); err != nil {
-			return fmt.Errorf("laying out %s: %w", dir, err)
-		}
-		if parts.Member == "" {
-			continue
-		}
-		if err := os.CopyFS(l.resolve(root, dir), os.DirFS(parts.Member)); err != nil {
-			return fmt.Errorf("laying out the member in %s: %w", dir, err)
+		at := filepath.Join(root, dir)
+		require.NoError(t, os.MkdirAll(at, 0o700))
+		if parts.Member != "" {
+			require.NoError(t, os.CopyFS(at, os.DirFS(parts.Member)))
 		}
 	}
-	return nil
 }
 
 // bindMount imitates a bind mount of a host's directory into a container. The directory itself
 // is in the container, where links must not lead outside; the host has a link to it.
-func bindMount(root, outside, inside string) error {
-	link := filepath.Join(root, outside)
-	if err := os.MkdirAll(filepath.Join(root, inside), 0o755); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-		return err
-	}
-	target, err := filepath.Rel(filepath.Dir(link), filepath.Join(root, inside))
-	if err != nil {
-		return err
-	}
-	return os.Symlink(target, link)
+func bindMount(t testing.TB, root, outside, inside string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(root, inside), 0o755))
+	target, err := filepath.Rel(path.Dir(outside), inside)
+	require.NoError(t, err)
+	hosttest.Add(t, root, hosttest.Files{outside: "-> " + target})
 }
 
-// resolve returns the real location of a path of the host.
-func (l Layout) resolve(root, name string) string {
-	if at, err := filepath.EvalSymlinks(filepath.Join(root, path.Dir(name))); err == nil {
-		return filepath.Join(at, path.Base(name))
-	}
-	return filepath.Join(root, name)
-}
-
-// HostPath is the inverse of resolve: it returns the host's path of a real location, which may
-// be a mount in a container.
+// HostPath returns the host's path of a location below root, which may be a mount in a container.
 func (l Layout) HostPath(root, at string) string {
 	name := strings.TrimPrefix(at, root)
 	for _, p := range l.Processes {
@@ -199,29 +156,19 @@ func (l Layout) HostPath(root, at string) string {
 	return name
 }
 
-func fileMode(name string) os.FileMode {
-	if path.Base(path.Dir(name)) == "bin" {
-		return 0o755
-	}
-	return 0o644
-}
-
-func (l Layout) writeCertificate(root, name, role string, parts Parts) error {
-	at := l.resolve(root, name)
+func writeCertificate(t testing.TB, at, role string, parts Parts) {
+	t.Helper()
 	if role == "ca" {
-		return parts.CA.Write(at)
+		require.NoError(t, parts.CA.Write(at))
+		return
 	}
-	if !slices.Contains([]string{"server", "client"}, role) {
-		return fmt.Errorf("unknown certificate role %q", role)
-	}
+	require.Contains(t, []string{"server", "client"}, role)
 	opts := pki.CertOptions{CommonName: role, Hosts: parts.Hosts, Server: role == "server", Client: true}
 	pair, err := parts.CA.Issue(opts)
-	if err != nil {
-		return err
-	}
+	require.NoError(t, err)
 	key := strings.TrimSuffix(at, ".crt") + ".key"
 	if pem, ok := strings.CutSuffix(at, ".pem"); ok {
 		key = pem + "-key.pem"
 	}
-	return pair.Write(at, key)
+	require.NoError(t, pair.Write(at, key))
 }

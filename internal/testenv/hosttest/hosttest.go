@@ -14,6 +14,8 @@ import (
 )
 
 const (
+	// BootIDFile is the path of the boot ID on a host.
+	BootIDFile = "/proc/sys/kernel/random/boot_id"
 	// BootID is the boot ID of every host.
 	BootID = "8a5cd4d8-2c49-4f5e-9d4e-6a1b35a3b9f1"
 	// Loop is the content of a link to itself. Unlike other unreadable files, it is
@@ -33,7 +35,7 @@ type Files map[string]string
 func New(t testing.TB, content Files) string {
 	t.Helper()
 	root := t.TempDir()
-	Add(t, root, Files{"/proc/sys/kernel/random/boot_id": BootID + "\n"})
+	Add(t, root, Files{BootIDFile: BootID + "\n"})
 	Add(t, root, content)
 	return root
 }
