@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -74,10 +75,13 @@ func programProblem(r io.ReaderAt, size int64) (problem string, err error) {
 	case !bytes.Equal(magic[:n], []byte(elf.ELFMAG)):
 		return "is neither an ELF program nor a script", nil
 	}
-	reader := &errorReader{ReaderAt: r}
-	program, err := elf.NewFile(reader)
-	if err != nil {
-		return "is not a complete ELF program", reader.err
+	program, err := elf.NewFile(r)
+	var errno syscall.Errno
+	switch {
+	case errors.As(err, &errno):
+		return "", err
+	case err != nil:
+		return "is not a complete ELF program", nil
 	}
 	end := uint64(0)
 	for _, p := range program.Progs {
@@ -94,19 +98,4 @@ func programProblem(r io.ReaderAt, size int64) (problem string, err error) {
 		return fmt.Sprintf("is an incomplete ELF program: it has %d of %d bytes", size, end), nil
 	}
 	return "", nil
-}
-
-// An errorReader keeps the error of a failed read, which elf.NewFile does not distinguish
-// from an error in the format.
-type errorReader struct {
-	io.ReaderAt
-	err error
-}
-
-func (r *errorReader) ReadAt(p []byte, at int64) (int, error) {
-	n, err := r.ReaderAt.ReadAt(p, at)
-	if err != nil && !errors.Is(err, io.EOF) && at >= 0 {
-		r.err = err
-	}
-	return n, err
 }
