@@ -135,9 +135,6 @@ func (p *etcdProcess) embeddedConfig() string {
 	return ""
 }
 
-// maxPodNotes is the most ordinary pods that have a note each.
-const maxPodNotes = 8
-
 // addPod adds the server in an ordinary pod. The kernel shows the log that it has open, also if
 // only the settings of the pod name it.
 func (s *hostScan) addPod(p etcdProcess, dirInfo fs.FileInfo) {
@@ -224,14 +221,10 @@ func (s *hostScan) isOwnFile(p etcdProcess, name string) bool {
 	})
 }
 
-// notePods adds notes for the servers in ordinary pods.
+// notePods adds a note for the servers in ordinary pods.
 func (s *hostScan) notePods() {
-	for i, pod := range s.pods {
-		if rest := len(s.pods) - i; i == maxPodNotes && rest > 1 {
-			s.addNote("%d more processes are etcd in ordinary pods", rest)
-			return
-		}
-		s.addNote("process %d is etcd in an ordinary pod with its own data: "+
-			"it is not a static pod, does not protect the node, and is not probed", pod.PID)
+	if len(s.pods) > 0 {
+		s.addNote("process %d is etcd in an ordinary pod with its own data: it is not a static pod, does not protect the "+
+			"node, and is not probed (processes of this kind: %d)", s.pods[0].PID, len(s.pods))
 	}
 }
