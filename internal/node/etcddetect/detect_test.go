@@ -112,8 +112,8 @@ func TestDetectStopped(t *testing.T) {
 		envFile = "ETCD_NAME=etcd1\nETCD_DATA_DIR=/var/lib/etcd\nETCD_INITIAL_ADVERTISE_PEER_URLS=https://10.0.0.1:2380\n"
 		podFile = "/etc/kubernetes/manifests/etcd.yaml"
 		pod     = "spec:\n  containers:\n  - command: [etcd, --name=n1, --data-dir=/var/lib/etcd]\n"
-		ofUnit  = " of systemd unit etcd.service, with no server running on it"
 		alone   = ", with no server running on it"
+		ofUnit  = " of systemd unit etcd.service" + alone
 	)
 	unit := service("EnvironmentFile=-/etc/etcd.env", "ExecStart=/usr/local/bin/etcd")
 	for name, c := range map[string]stoppedCase{
@@ -141,7 +141,9 @@ func TestDetectStopped(t *testing.T) {
 				"/etc/systemd/system/k3s.service":                service("ExecStart=/usr/local/bin/k3s server"),
 				"/var/lib/rancher/k3s/server/db/etcd/member/wal": "x",
 			},
-			where: []string{"data directory /var/lib/rancher/k3s/server/db/etcd of systemd unit k3s.service, with no server running on it"},
+			where: []string{
+				"data directory /var/lib/rancher/k3s/server/db/etcd of systemd unit k3s.service" + alone,
+			},
 		},
 		"data directory in a drop-in": {
 			host: hosttest.Files{
@@ -214,6 +216,20 @@ func TestDetectStopped(t *testing.T) {
 		"unreadable environment file": {
 			host:    hosttest.Files{unitFile: unit, "/etc/etcd.env/a": "a directory"},
 			unknown: []string{"systemd unit etcd.service" + opaque},
+		},
+		"script with etcd's variables": {
+			host: hosttest.Files{
+				unitFile:        service("EnvironmentFile=/etc/etcd.env", "ExecStart=/opt/etcd/start.sh"),
+				"/etc/etcd.env": envFile, "/var/lib/etcd" + member: "x",
+			},
+			where: []string{"data directory /var/lib/etcd" + ofUnit},
+		},
+		"script with unreadable data": {
+			host: hosttest.Files{
+				unitFile:     service("Environment=ETCD_DATA_DIR=/data/etcd", "ExecStart=/opt/etcd/start.sh"),
+				"/data/etcd": hosttest.Loop,
+			},
+			unknown: []string{"systemd unit etcd.service (/data/etcd: too many levels of symbolic links)" + opaque},
 		},
 		"unreadable unit": {
 			host:    hosttest.Files{unitFile: hosttest.Loop},

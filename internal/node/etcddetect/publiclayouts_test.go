@@ -83,7 +83,8 @@ func containerLayouts() map[string]publicLayout {
 			dir:     "/var/lib/etcd-container",
 			server:  contained(ofDocker, "--data-dir=/var/lib/etcd", "/var/lib/etcd", "/var/lib/etcd-container"),
 			running: "systemd unit etcd-container.service",
-			stopped: "data directory /var/lib/etcd-container of systemd unit etcd-container.service, with no server running on it",
+			stopped: "data directory /var/lib/etcd-container of systemd unit etcd-container.service, " +
+				"with no server running on it",
 		},
 		// cybozu-go/cke, op/etcd/boot.go.
 		"CKE": {

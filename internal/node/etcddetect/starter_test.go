@@ -186,33 +186,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestUserChangers has a stopped member whose unit starts it as another user, and no member.
-func TestUserChangers(t *testing.T) {
-	const data = "/data/etcd"
-	for name, command := range map[string]string{
-		"runuser":           "/sbin/runuser -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
-		"su":                "/bin/su etcd -s /bin/sh -c '/usr/bin/etcd --data-dir=/data/etcd'",
-		"sg":                "/usr/bin/sg etcd -c '/usr/bin/etcd --data-dir=/data/etcd'",
-		"sudo":              "/usr/bin/sudo -E -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
-		"setpriv":           "/usr/bin/setpriv --reuid etcd --clear-groups -- /usr/bin/etcd --data-dir=/data/etcd",
-		"start-stop-daemon": "/sbin/start-stop-daemon --start --chuid etcd --exec /usr/bin/etcd -- --data-dir=/data/etcd",
-		"dollars":           "/bin/sh -c 'D=x; exec /usr/bin/etcd --name=$$D --data-dir=$${ETCD_HOME}'",
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := hosttest.New(t, hosttest.Files{
-				"/etc/systemd/system/etcd.service": "[Service]\nEnvironment=ETCD_HOME=/data/etcd\nExecStart=" + command,
-			})
-			findings := New(hostfs.Root(root), nil).Detect()
-			require.Empty(t, findings.Found)
-			require.Empty(t, findings.Unknown)
-			hosttest.Add(t, root, hosttest.Files{data + "/member/snap/db": "x"})
-			findings = New(hostfs.Root(root), nil).Detect()
-			require.Empty(t, findings.Unknown)
-			require.Len(t, findings.Found, 1)
-		})
-	}
-}
-
 // TestServices has stopped members of other supervisors than systemd.
 func TestServices(t *testing.T) {
 	const text = "command = /usr/bin/etcd --data-dir=/data/etcd\n"
@@ -230,7 +203,8 @@ func TestServices(t *testing.T) {
 			findings := New(hostfs.Root(root), nil).Detect()
 			require.Empty(t, findings.Unknown)
 			require.Len(t, findings.Found, 1)
-			require.Equal(t, "data directory /data/etcd of service "+service+", with no server running on it", findings.Found[0].Where)
+			require.Equal(t, "data directory /data/etcd of service "+service+", with no server running on it",
+				findings.Found[0].Where)
 			require.Empty(t, findings.Found[0].Unit)
 			hosttest.AddProcess(t, root, 812, hosttest.Process{Line: []string{"etcd", "--data-dir=/data/etcd"}})
 			findings = New(hostfs.Root(root), nil).Detect()

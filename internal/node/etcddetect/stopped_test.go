@@ -8,27 +8,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 )
 
-func TestStoppedUnitNames(t *testing.T) {
-	for name, c := range map[string]stoppedCase{
-		"script with etcd's variables": {
-			host: hosttest.Files{
-				unitFile:        service("EnvironmentFile=/etc/etcd.env", "ExecStart=/opt/etcd/start.sh"),
-				"/etc/etcd.env": "ETCD_DATA_DIR=/data/etcd\n", "/data/etcd" + member: "x",
-			},
-			where: []string{"data directory /data/etcd of systemd unit etcd.service, with no server running on it"},
-		},
-		"script with unreadable data": {
-			host: hosttest.Files{
-				unitFile:     service("Environment=ETCD_DATA_DIR=/data/etcd", "ExecStart=/opt/etcd/start.sh"),
-				"/data/etcd": hosttest.Loop,
-			},
-			unknown: []string{"systemd unit etcd.service (/data/etcd: too many levels of symbolic links)" + opaque},
-		},
-	} {
-		t.Run(name, func(t *testing.T) { requireStopped(t, c) })
-	}
-}
-
 // TestUnitWithoutMember has units of hosts without a member. None of them may keep a host
 // unknown.
 func TestUnitWithoutMember(t *testing.T) {
@@ -48,6 +27,8 @@ func TestUnitWithoutMember(t *testing.T) {
 		"gateway in a container":    "/usr/bin/docker run " + image + "etcd grpc-proxy start",
 		"script":                    "/opt/etcd/backup.sh ${NOTHING}",
 		"removed member":            "/usr/bin/etcd --data-dir=/data/gone",
+		"removed, another user":     "/sbin/runuser -u etcd -- /usr/bin/etcd --data-dir=/data/gone",
+		"removed, user with a text": "/bin/su etcd -s /bin/sh -c '/usr/bin/etcd --data-dir=/data/gone'",
 		"removed, with a container": "/usr/bin/docker run -v /data/gone:/data " + image + "--data-dir=/data",
 	} {
 		t.Run(name, func(t *testing.T) {

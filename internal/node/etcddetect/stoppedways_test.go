@@ -53,7 +53,7 @@ func stoppedWays() map[string]stoppedWay {
 		"sg":                 "/usr/bin/sg etcd -c '/usr/bin/etcd --data-dir=/data/etcd'",
 		"sudo":               "/usr/bin/sudo -E -u etcd -- /usr/bin/etcd --data-dir=/data/etcd",
 		"setpriv":            "/usr/bin/setpriv --reuid etcd --clear-groups -- /usr/bin/etcd --data-dir=/data/etcd",
-		"start-stop-daemon":  "/sbin/start-stop-daemon --start --exec /usr/bin/etcd -- --data-dir=/data/etcd",
+		"start-stop-daemon":  "/sbin/start-stop-daemon --start --chuid etcd --exec /usr/bin/etcd -- --data-dir=/data/etcd",
 		"comment":            "/usr/bin/etcd \\\n  --name n1 \\\n# --old \\\n  --data-dir /data/etcd",
 		"volume":             "/bin/docker run --name etcd -v=/data:/d:z -e ETCD_DATA_DIR=/d/etcd " + image,
 		"volume at a parent": "/bin/docker run -v /data:/d " + image + "--data-dir=/d/etcd",
@@ -89,7 +89,7 @@ func stoppedWays() map[string]stoppedWay {
 	unit("specifier", "/data/1", true, "ExecStart=/usr/bin/etcd --data-dir=/data/%b")
 	unit("machine ID that is not there", "/data/1", true, "ExecStart=/usr/bin/etcd --data-dir=/data/%m")
 	unit("percent sign", "/data/100%b", true, "ExecStart=/usr/bin/etcd --data-dir=/data/100%%b")
-	unit("variable of the unit", "/data/1", true, "Environment=A=/data/1", "ExecStart=/bin/sh -c 'etcd --data-dir=$${A}'")
+	unit("variable of the unit", "/data/1", true, "Environment=A=/data/1", "ExecStart=/bin/sh -c 'D=x; etcd --name=$$D --data-dir=$${A}'")
 	unit("blank", "/data/a b", true, `Environment="ETCD_DATA_DIR=/data/a b"`, "ExecStart=/usr/bin/etcd")
 	unit("default directory", "/data/n1.etcd", true, "WorkingDirectory=/data", "ExecStart=/usr/sbin/etcd --name n1")
 	unit("bind", "/srv/etcd/main", true, "BindPaths=-/srv/etcd:/var/lib/etcd:rbind",

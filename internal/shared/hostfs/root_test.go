@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -206,23 +205,6 @@ func FuzzResolve(f *testing.F) {
 			require.NoError(t, err)
 			require.NoError(t, f.Close())
 			require.True(t, strings.HasPrefix(at+"/", root+"/"), "%q opens %q", p, at)
-		}
-	})
-}
-
-func FuzzMounts(f *testing.F) {
-	f.Add("/var/lib/rancher/etcd", "/var/lib/etcd", "/", "/", "/var/lib/rancher/etcd/member")
-	f.Add("/a b", `/c\040d`, "/c", "/mnt", "/a b/../x")
-	f.Fuzz(func(t *testing.T, insidePoint, insideRoot, hostRoot, hostPoint, name string) {
-		m := Mounts{
-			inside: []*procfs.MountInfo{{MajorMinorVer: "1:1", MountPoint: insidePoint, Root: insideRoot}},
-			host: []*procfs.MountInfo{
-				{MajorMinorVer: "1:1", MountPoint: hostPoint, Root: hostRoot},
-				{MajorMinorVer: "1:2", MountPoint: "/wrong", Root: "/"},
-			},
-		}
-		if outside, ok := m.outside(name); ok && filepath.IsAbs(hostPoint) {
-			require.True(t, filepath.IsAbs(outside), "%q", outside)
 		}
 	})
 }
