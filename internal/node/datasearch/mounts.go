@@ -2,6 +2,7 @@ package datasearch
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -77,7 +78,8 @@ func (m Mounts) rootMount() mount {
 
 // searched returns the mounts below the root directory that are searched, that of the root
 // directory first. It leaves out a mount below one that is not searched, because the way to it can
-// hang, and one whose files a walk of another one reaches too.
+// hang, one whose files a walk of another one reaches too, and that in memory which each login of a
+// user mounts.
 //
 // Only the overlay of the root directory is searched: the host can be a container.
 func (m Mounts) searched() []mount {
@@ -99,7 +101,8 @@ func (m Mounts) searched() []mount {
 	for _, o := range below {
 		switch {
 		case isBelowAny(o.dir, barred):
-		case !o.isLocal() && (o.fsType != "overlay" || o.device != start.device), isLeftOut(hostPath(o.dir)):
+		case !o.isLocal() && (o.fsType != "overlay" || o.device != start.device), isLeftOut(hostPath(o.dir)),
+			o.fsType == "tmpfs" && path.Dir(hostPath(o.dir)) == "/run/user":
 			barred[o.dir] = true
 		default:
 			local = append(local, o)

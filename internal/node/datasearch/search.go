@@ -11,7 +11,6 @@
 package datasearch
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -96,9 +95,9 @@ func (s *Search) Latest() (result Result, isPending bool) {
 // Wake makes Run search again, but not within ten minutes of the last search.
 func (s *Search) Wake() { s.wake.Notify() }
 
-// Run searches until ctx ends: at once, at the interval, and after Wake. A local file system that
-// was mounted since is searched alone, because each login mounts one. It calls notify after each
-// search. It keeps its thread, which has the lowest priority for the CPU and for I/O.
+// Run searches until ctx ends: at once, at the interval, after Wake, and after a local file system
+// was mounted. It calls notify after each search. It keeps its thread, which has the lowest priority
+// for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
@@ -106,56 +105,46 @@ func (s *Search) Run(ctx context.Context, notify func()) error {
 	}
 	runtime.LockOSThread() // and not unlocked, so that the thread ends with this goroutine
 	lowerPriority()
-	var fresh []mount
-	var ended time.Time // of the last search of all mounts
 	for {
 		searched := ReadMounts(s.root).searched()
-		if result := s.search(ctx, true, fresh); ctx.Err() == nil {
+		if result := s.search(ctx, true); ctx.Err() == nil {
 			s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
 				"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
 			notify()
 		}
-		if len(fresh) == 0 {
-			ended = time.Now()
-		}
-		var err error
-		if fresh, err = s.await(ctx, searched, ended); err != nil {
+		if err := s.await(ctx, searched); err != nil {
 			return err
 		}
 	}
 }
 
-// await returns the mounts to search when the next search is due, none for all of them. It returns
-// the cause when ctx ends.
-func (s *Search) await(ctx context.Context, searched []mount, ended time.Time) (fresh []mount, err error) {
-	for {
+// await returns when the next search is due, or with the cause when ctx ends.
+func (s *Search) await(ctx context.Context, searched []mount) error {
+	for ended := time.Now(); ; {
 		var wake <-chan struct{}
 		if time.Since(ended) >= minGap {
 			wake = s.wake
 		}
 		select {
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		case <-wake:
-			return nil, nil
+			return nil
 		case <-time.After(min(mountInterval, max(0, s.limits.Interval-time.Since(ended)))):
 		}
-		if time.Since(ended) >= s.limits.Interval {
-			return nil, nil
-		}
-		isKnown := func(m mount) bool { return slices.Contains(searched, m) }
-		if fresh = slices.DeleteFunc(ReadMounts(s.root).searched(), isKnown); len(fresh) > 0 {
-			return fresh, nil
+		isNew := func(m mount) bool { return !slices.Contains(searched, m) }
+		if time.Since(ended) >= s.limits.Interval || slices.ContainsFunc(ReadMounts(s.root).searched(), isNew) {
+			return nil
 		}
 	}
 }
 
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
-func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false, nil) }
+func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
 
-// search searches fresh mounts, or all if there are none, and replaces the last result. The
-// findings of an earlier search stay if this one is not one of all mounts, or is incomplete.
-func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result {
+// search searches all mounts and replaces the last result. The findings of an earlier search stay if
+// this one is incomplete.
+func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	began := time.Now()
 	s.mu.Lock()
 	s.began = began
@@ -166,11 +155,7 @@ func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result
 		root: s.root, mounts: ReadMounts(s.root), maxDirectories: s.limits.MaxDirectories,
 		isPaced: isPaced, used: threadCPU(),
 	}
-	toSearch := fresh
-	if len(fresh) == 0 {
-		toSearch = w.mounts.searched()
-	}
-	w.walkMounts(limited, toSearch)
+	w.walkMounts(limited, w.mounts.searched())
 	result := w.Result
 	result.Took, result.Incomplete = time.Since(began), w.incomplete()
 	if limited.Err() != nil {
@@ -179,12 +164,9 @@ func (s *Search) search(ctx context.Context, isPaced bool, fresh []mount) Result
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = time.Time{}
-	if s.latest != nil && (len(fresh) > 0 || result.Incomplete != "") {
+	if s.latest != nil && result.Incomplete != "" {
 		result.LogDirs = append(result.LogDirs, s.latest.LogDirs...)
 		result.ContainerDirs = append(result.ContainerDirs, s.latest.ContainerDirs...)
-	}
-	if s.latest != nil && len(fresh) > 0 {
-		result.Incomplete = cmp.Or(result.Incomplete, s.latest.Incomplete)
 	}
 	for _, dirs := range []*[]string{&result.LogDirs, &result.ContainerDirs} {
 		slices.Sort(*dirs)
