@@ -106,9 +106,7 @@ func (d *Detector) existingPath(find pathFinder, serverPath string) string {
 }
 
 // clientCredentials returns the layouts' client certificates next to the server's
-// certificate, by the server's paths: a link leads where it leads the server. kubespray makes
-// one admin certificate for each member and may leave those of others there. The one with the
-// member's name is first, and can be there twice.
+// certificate, by the server's paths: a link leads where it leads the server.
 func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.Credential {
 	var all []evidence.Credential
 	dir := filepath.Dir(server)
@@ -116,13 +114,10 @@ func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.
 	_, member, _ := strings.Cut(filepath.Base(server), "-")
 	for _, l := range distroLayouts() {
 		for _, client := range l.clients {
-			own := filepath.Join(dir, strings.Replace(client.cert, "*.pem", member, 1))
-			for _, serverPath := range append([]string{own}, d.matchingFiles(dir, client.cert, find)...) {
-				cert, key := d.existingPath(find, serverPath), d.existingPath(find, keyFile(serverPath))
-				ca := d.existingPath(find, filepath.Join(dir, client.ca))
-				if cert == "" || key == "" || ca == "" {
-					continue
-				}
+			serverPath := filepath.Join(dir, strings.Replace(client.cert, "*.pem", member, 1))
+			cert, key := d.existingPath(find, serverPath), d.existingPath(find, keyFile(serverPath))
+			ca := d.existingPath(find, filepath.Join(dir, client.ca))
+			if cert != "" && key != "" && ca != "" {
 				origin := "client certificate " + filepath.Base(serverPath)
 				all = append(all, evidence.Credential{CA: ca, Cert: cert, Key: key, Origin: origin})
 			}
@@ -131,35 +126,10 @@ func (d *Detector) clientCredentials(server string, find pathFinder) []evidence.
 	return all
 }
 
-// matchingFiles returns the sorted paths below dir that match a pattern. Only its last part
-// may have wildcards.
-func (d *Detector) matchingFiles(dir, pattern string, find pathFinder) []string {
-	wanted := filepath.Join(dir, pattern)
-	if !strings.Contains(pattern, "*") {
-		return []string{wanted}
-	}
-	agentPath, err := find(filepath.Dir(wanted))
-	if err != nil {
-		return nil
-	}
-	root, name := d.root.Split(agentPath)
-	names, _ := root.ReadNames(name) // the names before an error count
-	var found []string
-	for _, name := range names {
-		if hostfs.MatchesAny([]string{filepath.Base(pattern)}, name) {
-			found = append(found, filepath.Join(filepath.Dir(wanted), name))
-		}
-	}
-	return found
-}
-
-// keyFile returns the key for a certificate, or "" for a file that is a key itself.
+// keyFile returns the key for a certificate.
 func keyFile(cert string) string {
-	if name, ok := strings.CutSuffix(cert, ".pem"); ok && !strings.HasSuffix(name, "-key") {
+	if name, ok := strings.CutSuffix(cert, ".pem"); ok {
 		return name + "-key.pem"
 	}
-	if name, ok := strings.CutSuffix(cert, ".crt"); ok {
-		return name + ".key"
-	}
-	return ""
+	return strings.TrimSuffix(cert, ".crt") + ".key"
 }

@@ -47,9 +47,7 @@ func TestCredentials(t *testing.T) {
 	}{
 		"kubespray": {
 			host: kubespray, env: server,
-			want: append([]string{
-				"admin-n1.pem client certificate admin-n1.pem", "admin-a0.pem client certificate admin-a0.pem",
-			}, own...),
+			want: append([]string{"admin-n1.pem client certificate admin-n1.pem"}, own...),
 		},
 		"for etcdctl": {
 			host: kubespray, env: withCtl,

@@ -64,7 +64,7 @@ func kubernetesLayouts() []distroLayout {
 			units:        []string{"etcd.service"},
 			dataDirs:     []string{"/var/lib/etcd"},
 			envFiles:     []string{"/etc/etcd.env"},
-			clients:      []clientCert{{"ca.pem", "admin-*.pem"}},
+			clients:      []clientCert{{"ca.pem", "admin-*.pem"}}, // * is the name of the member
 		},
 		{
 			name:         "kubespray events",
