@@ -96,8 +96,8 @@ func (s *Search) Latest() (result Result, isPending bool) {
 func (s *Search) Wake() { s.wake.Notify() }
 
 // Run searches until ctx ends: at once, at the interval, after Wake, and after a local file system
-// was mounted. It calls notify after each search. It keeps its thread, which has the lowest priority
-// for the CPU and for I/O.
+// was mounted. It calls notify after each search. It keeps its thread, which has the lowest
+// priority for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
@@ -142,8 +142,8 @@ func (s *Search) await(ctx context.Context, searched []mount) error {
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
 func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
 
-// search searches all mounts and replaces the last result. The findings of an earlier search stay if
-// this one is incomplete.
+// search searches all mounts and replaces the last result. The findings of an earlier search stay
+// if this one is incomplete.
 func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	began := time.Now()
 	s.mu.Lock()

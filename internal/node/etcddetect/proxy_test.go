@@ -23,9 +23,6 @@ func TestProxy(t *testing.T) {
 		"flag": {proxy, hosttest.Process{
 			Line: []string{"/usr/bin/etcd", "--proxy", "on", "--data-dir", dir}, Cgroup: inUnit,
 		}, false},
-		"flag, readonly": {proxy, hosttest.Process{
-			Line: []string{"/usr/bin/etcd", "--proxy=readonly", "--data-dir=" + dir}, Cgroup: inUnit,
-		}, false},
 		"configuration file": {hosttest.Files{
 			dir + "/proxy/cluster": "{}", "/etc/etcd.yml": "proxy: 'on'\ndata-dir: " + dir,
 		}, hosttest.Process{Line: []string{"etcd", "--config-file=/etc/etcd.yml"}, Cgroup: inUnit}, false},

@@ -89,7 +89,8 @@ func stoppedWays() map[string]stoppedWay {
 	unit("specifier", "/data/1", true, "ExecStart=/usr/bin/etcd --data-dir=/data/%b")
 	unit("machine ID that is not there", "/data/1", true, "ExecStart=/usr/bin/etcd --data-dir=/data/%m")
 	unit("percent sign", "/data/100%b", true, "ExecStart=/usr/bin/etcd --data-dir=/data/100%%b")
-	unit("variable of the unit", "/data/1", true, "Environment=A=/data/1", "ExecStart=/bin/sh -c 'D=x; etcd --name=$$D --data-dir=$${A}'")
+	unit("variable of the unit", "/data/1", true, "Environment=A=/data/1",
+		"ExecStart=/bin/sh -c 'D=x; etcd --name=$$D --data-dir=$${A}'")
 	unit("blank", "/data/a b", true, `Environment="ETCD_DATA_DIR=/data/a b"`, "ExecStart=/usr/bin/etcd")
 	unit("default directory", "/data/n1.etcd", true, "WorkingDirectory=/data", "ExecStart=/usr/sbin/etcd --name n1")
 	unit("bind", "/srv/etcd/main", true, "BindPaths=-/srv/etcd:/var/lib/etcd:rbind",
