@@ -11,12 +11,10 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
-// agents returns an agent, one that is killed after its first write, and one that cannot read
-// the boot ID.
+// agents returns an agent, and one that cannot read the boot ID.
 func agents() []modelActor {
 	return []modelActor{
-		agent("agent", false, func(*Facts) {}), agent("agent, killed", true, func(*Facts) {}),
-		agent("agent without boot ID", false, func(f *Facts) { f.BootID = "" }),
+		agent("agent", func(*Facts) {}), agent("agent without boot ID", func(f *Facts) { f.BootID = "" }),
 	}
 }
 
@@ -25,8 +23,8 @@ func agents() []modelActor {
 func uninformedAgents() []modelActor {
 	awaits := func(f *Facts) { f.GoingDown, f.StaysUp, f.AwaitsLogind = false, false, true }
 	return []modelActor{
-		agent("agent, waiting for logind", false, awaits),
-		agent("agent without logind", false, func(f *Facts) { f.GoingDown, f.StaysUp = false, false }),
+		agent("agent, waiting for logind", awaits),
+		agent("agent without logind", func(f *Facts) { f.GoingDown, f.StaysUp = false, false }),
 	}
 }
 
@@ -34,8 +32,8 @@ func uninformedAgents() []modelActor {
 // the flags.
 func agentsWithFlags(flags map[string]Policy) (actors []modelActor) {
 	for _, name := range slices.Sorted(maps.Keys(flags)) {
-		one := agent("agent, "+name, false, func(*Facts) {})
-		actors = append(actors, modelActor{one.name, func(m holdModel, s *modelState) error {
+		one := agent("agent, "+name, func(*Facts) {})
+		actors = append(actors, modelActor{one.name, func(m holdModel, s *modelState) ([]*modelState, error) {
 			m.policy = flags[name]
 			return one.work(m, s)
 		}})
@@ -43,15 +41,12 @@ func agentsWithFlags(flags map[string]Policy) (actors []modelActor) {
 	return actors
 }
 
-func agent(name string, killed bool, change func(*Facts)) modelActor {
-	return modelActor{name, func(m holdModel, s *modelState) error {
+func agent(name string, change func(*Facts)) modelActor {
+	return modelActor{name, func(m holdModel, s *modelState) ([]*modelState, error) {
 		by := modelWriter{facts: s.facts()}
 		change(&by.facts)
 		decide := func(n *corev1.Node) Decision { return Decide(n, by.facts, m.policy, noon()) }
-		if done, err := m.work(s, by, killed, decide); err != nil || !done {
-			return err
-		}
-		return m.checkAfterAgent(s, by)
+		return m.work(s, by, decide, m.checkAfterAgent)
 	}}
 }
 
@@ -96,21 +91,17 @@ func (m holdModel) checkAfterAgent(s *modelState, by modelWriter) error {
 }
 
 // leaders returns the webhook's leader at each age of a hold: recent, late, overdue, and
-// overdue with --on-stuck-hold=release. The last one and a late one may be killed after their
-// first write.
+// overdue with --on-stuck-hold=release.
 func leaders() []modelActor {
 	t := testLimits()
 	return []modelActor{
-		leader("leader", 0, true, false),
-		leader("leader, late", t.Agent, true, false), leader("leader, late, killed", t.Agent, true, true),
-		leader("leader, overdue", t.Hold, false, false),
-		leader("leader, overdue, releases", t.Hold, true, false),
-		leader("leader, overdue, releases, killed", t.Hold, true, true),
+		leader("leader", 0, true), leader("leader, late", t.Agent, true),
+		leader("leader, overdue", t.Hold, false), leader("leader, overdue, releases", t.Hold, true),
 	}
 }
 
-func leader(name string, age time.Duration, release, killed bool) modelActor {
-	return modelActor{name, func(m holdModel, s *modelState) error {
+func leader(name string, age time.Duration, release bool) modelActor {
+	return modelActor{name, func(m holdModel, s *modelState) ([]*modelState, error) {
 		limits := testLimits()
 		limits.Release = release
 		by := modelWriter{leader: true, overdue: release && age >= limits.Hold}
@@ -122,10 +113,11 @@ func leader(name string, age time.Duration, release, killed bool) modelActor {
 			}
 			return CheckHold(n, HoldHistory{Age: since, HadOtherReport: s.hadOtherReport}, limits, noon()).Decision
 		}
-		if done, err := m.work(s, by, killed, decide); err != nil || !done || age < limits.Agent {
-			return err
+		check := m.checkAfterLeader
+		if age < limits.Agent {
+			check = func(*modelState, modelWriter) error { return nil }
 		}
-		return m.checkAfterLeader(s, by)
+		return m.work(s, by, decide, check)
 	}}
 }
 

@@ -38,7 +38,7 @@ func TestNoDecisionUncordonsDrainedNode(t *testing.T) {
 		count++
 		drained := func(boot string) *corev1.Node {
 			record.Drained = &Drain{BootID: boot}
-			n := c.node.DeepCopy()
+			n := clone(c.node)
 			n.Annotations[HoldAnnotation] = record.Format()
 			return n
 		}

@@ -3,6 +3,7 @@ package readiness
 import (
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -19,6 +20,12 @@ const (
 	// otherTaint is the key after a change of --hold-taint-key.
 	otherTaint = "holdfast.dev/held"
 )
+
+// TestMain lets the heap grow more between collections: the models allocate much and keep little.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	m.Run()
+}
 
 func noon() time.Time { return time.Date(2026, 8, 1, 12, 0, 0, 0, time.UTC) }
 

@@ -60,11 +60,12 @@ type holdModel struct {
 	parsed map[string]Record
 }
 
-// modelActor is an agent or leader. It works until it changes nothing; its writes and the
-// final Node are checked.
+// modelActor is an agent, a leader, or a step of something else. work leaves its argument unchanged,
+// and returns the states that follow: the last one, and before it the one in which a program that is
+// killed after its first write leaves the Node. There is none if nothing changes.
 type modelActor struct {
 	name string
-	work func(holdModel, *modelState) error
+	work func(holdModel, *modelState) ([]*modelState, error)
 }
 
 // modelWriter is the origin of a write: an agent with its facts, or the leader.
@@ -125,30 +126,28 @@ func (s modelState) String() string {
 	return b.String()
 }
 
-// work writes decisions until nothing changes (done), or until the actor is killed after its
-// first write.
+// work writes decisions until nothing changes. It checks each write, and the end with check.
 func (m holdModel) work(
-	s *modelState, by modelWriter, killed bool, decide func(*corev1.Node) Decision,
-) (done bool, err error) {
+	s *modelState, by modelWriter, decide func(*corev1.Node) Decision, check func(*modelState, modelWriter) error,
+) (next []*modelState, err error) {
 	for range 5 {
 		d := decide(s.n)
 		if isEmpty(s.n, d) {
-			return true, nil
+			return next, check(s, by)
 		}
 		half, whole := write(s.n, d, unchanged)
 		for _, after := range []*corev1.Node{half, whole} {
 			if isSame(s.n, after) {
 				continue
 			}
+			written := *s
+			s, next = &written, append(next[:min(len(next), 1)], &written)
 			if err := m.checkWrite(s, by, after); err != nil {
-				return false, err
-			}
-			if killed {
-				return false, nil
+				return next, err
 			}
 		}
 	}
-	return false, fmt.Errorf("does not settle")
+	return next, fmt.Errorf("does not settle")
 }
 
 // isEmpty reports whether a decision leaves the Node unchanged.
@@ -269,41 +268,54 @@ func explore(t *testing.T, m holdModel) (states, transitions int) {
 	}
 	all := slices.Clone(m.actors)
 	for _, name := range slices.Sorted(maps.Keys(m.steps)) {
-		all = append(all, modelActor{name, func(m holdModel, s *modelState) error {
-			if name == "reboot" && m.announced {
-				s.going = true
-				if err := agents()[0].work(m, s); err != nil {
-					return err
-				}
-			}
-			m.steps[name](s)
-			return nil
-		}})
+		all = append(all, m.step(name))
 	}
 	seen, next := map[string]bool{first.String(): true}, []*visit{{s: first}}
 	for len(next) > 0 {
 		at := next[0]
 		next = next[1:]
 		for _, a := range all {
-			s := at.s.copy()
-			err := a.work(m, s)
-			isSameBoot := s.n.Status.NodeInfo.BootID == at.s.n.Status.NodeInfo.BootID
-			s.hadOtherReport = isSameBoot && s.hadOtherReport || !ReportsShutdown(s.n)
-			updateTaints(s.n)
+			following, err := a.work(m, at.s)
 			if err != nil {
 				history := a.name
 				for v := at; v.before != nil; v = v.before {
 					history = v.by + "\n" + history
 				}
-				require.NoError(t, err, "%s\n%s", history, s)
+				require.NoError(t, err, "%s\n%s", history, append(following, at.s)[0])
 			}
-			transitions++
-			if key := s.String(); !seen[key] {
-				seen[key] = true
-				next = append(next, &visit{s, a.name, at})
+			transitions += max(len(following), 1)
+			for i, s := range following {
+				isSameBoot := s.n.Status.NodeInfo.BootID == at.s.n.Status.NodeInfo.BootID
+				s.hadOtherReport = isSameBoot && s.hadOtherReport || !ReportsShutdown(s.n)
+				updateTaints(s.n)
+				if key := s.String(); !seen[key] {
+					seen[key] = true
+					by := a.name
+					if i < len(following)-1 {
+						by += ", killed"
+					}
+					next = append(next, &visit{s, by, at})
+				}
 			}
 		}
 		at.s = nil // only the names are needed
 	}
 	return len(seen), transitions
+}
+
+// step returns the step of this name.
+func (m holdModel) step(name string) modelActor {
+	return modelActor{name, func(m holdModel, s *modelState) ([]*modelState, error) {
+		s = s.copy()
+		if name == "reboot" && m.announced {
+			s.going = true
+			held, err := agents()[0].work(m, s)
+			if err != nil {
+				return held, err
+			}
+			s = append([]*modelState{s}, held...)[len(held)]
+		}
+		m.steps[name](s)
+		return []*modelState{s}, nil
+	}}
 }
