@@ -147,7 +147,7 @@ func New(cfg Config) (*Agent, error) {
 		lists: listWatcher{read: cfg.ListMembers, changed: wakeReporter.Notify}, metrics: a.metrics,
 	}
 	a.nodeLoop = &nodeLoop{
-		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence, staleReason: a.scanner.staleReason,
+		cfg: cfg, nodes: a.nodes, clusters: a.clusters, evidence: &a.scanner.evidence,
 		writer: nodepatch.NewWriter(cfg.Nodes), recordEvent: a.recorder.record, wake: loop.NewSignal(),
 	}
 	a.nodeLoop.prober = newGateProber(cfg, a.nodeLoop.wake.Notify)

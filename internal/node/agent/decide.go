@@ -31,9 +31,7 @@ type nodeInputs struct {
 	policy readiness.Policy
 	// evidence is nil before the first scan of the host. Then the decision does not cover etcd.
 	evidence *evidence.Scan
-	// staleReason explains why the evidence is out of date. It is empty if the evidence is not.
-	staleReason string
-	known       presence.Inputs
+	known    presence.Inputs
 	// hasSPC reports whether there is an inventory. The inventory is nil until it is read.
 	hasSPC    bool
 	inventory *spc.Index
@@ -56,11 +54,7 @@ type nodeDecision struct {
 
 func decide(in nodeInputs) (nodeDecision, error) {
 	var d nodeDecision
-	switch {
-	case in.staleReason != "":
-		p := presence.AssessWithoutScan(in.known, in.staleReason)
-		d.protection = &p
-	case in.evidence != nil:
+	if in.evidence != nil {
 		p := presence.Assess(*in.evidence, in.known)
 		d.protection = &p
 	}

@@ -165,21 +165,21 @@ func TestBreakGlass(t *testing.T) {
 	}
 }
 
-// TestStaleEvidence checks that stale evidence changes no mark.
-func TestStaleEvidence(t *testing.T) {
+// TestHangingHost checks that a scan that hangs changes no mark.
+func TestHangingHost(t *testing.T) {
 	n := bornMarked()
 	n.Labels = map[string]string{observation.EtcdMemberLabel: "true"}
 	d, _ := mustDecide(t, nodeInputs{
-		node: n, facts: openNetwork(), evidence: &evidence.Scan{}, staleReason: "it hangs",
+		node: n, facts: openNetwork(), evidence: &evidence.Scan{Unknown: []string{"it hangs"}},
 		known: presence.Inputs{ClustersKnown: true, Protected: true}, now: time.Now(),
 	})
 	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(d.all.Annotations)),
 		"the end of the hold removes no mark")
-	require.Empty(t, d.rest.Labels, "the scan that found no member is too old")
+	require.Empty(t, d.rest.Labels, "a scan that hangs proves no absence")
 	require.Empty(t, d.rest.Annotations)
 	condition := decided(d, observation.EtcdMemberCondition)
 	require.Equal(t, corev1.ConditionUnknown, condition.Status)
-	require.Equal(t, "it hangs; the node stays protected", condition.Message)
+	require.Contains(t, condition.Message, "so the node stays protected: it hangs")
 	require.NotNil(t, d.all.Unschedulable, "the hold does not depend on the evidence")
 }
 
@@ -207,9 +207,10 @@ func TestMarksAfterHold(t *testing.T) {
 		autoscaler.ClusterAutoscaler, autoscaler.Karpenter,
 	}
 	etcd, none := &evidence.Scan{Found: []evidence.FoundServer{foundMember(812)}}, &evidence.Scan{}
-	apply := func(n *corev1.Node, facts readiness.Facts, evidence *evidence.Scan, staleReason string) *corev1.Node {
+	hangs := &evidence.Scan{Unknown: []string{"it hangs"}}
+	apply := func(n *corev1.Node, facts readiness.Facts, evidence *evidence.Scan) *corev1.Node {
 		_, n = mustDecide(t, nodeInputs{
-			node: n, facts: facts, evidence: evidence, staleReason: staleReason,
+			node: n, facts: facts, evidence: evidence,
 			known: presence.Inputs{ClustersKnown: true}, now: time.Now(),
 		})
 		return n
@@ -226,21 +227,21 @@ func TestMarksAfterHold(t *testing.T) {
 		owned bool
 	}{
 		"agent before its first scan": {
-			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), nil, "") }, owned: true,
+			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), nil) }, owned: true,
 		},
-		"agent with stale evidence": {
-			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), none, "it hangs") }, owned: true,
+		"agent whose scan hangs": {
+			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), hangs) }, owned: true,
 		},
 		"leader without an agent": {end: leaderReleases, owned: true},
 		"leader after the agent found etcd": {
-			end: func(n *corev1.Node) *corev1.Node { return leaderReleases(apply(n, closedNetwork(), etcd, "")) },
+			end: func(n *corev1.Node) *corev1.Node { return leaderReleases(apply(n, closedNetwork(), etcd)) },
 		},
 		"agent that finds etcd": {
-			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), etcd, "") }, owned: true,
+			end: func(n *corev1.Node) *corev1.Node { return apply(n, openNetwork(), etcd) }, owned: true,
 		},
 		"agent after it found etcd": {
 			end: func(n *corev1.Node) *corev1.Node {
-				return apply(apply(n, closedNetwork(), etcd, ""), openNetwork(), etcd, "")
+				return apply(apply(n, closedNetwork(), etcd), openNetwork(), etcd)
 			},
 		},
 	} {
@@ -256,13 +257,13 @@ func TestMarksAfterHold(t *testing.T) {
 
 			member := ended
 			for range 2 {
-				member = apply(member, openNetwork(), etcd, "")
+				member = apply(member, openNetwork(), etcd)
 			}
 			require.Equal(t, strings.Join(marks, ","), member.Annotations[presence.MarksAnnotation])
 			require.NotContains(t, member.Annotations[readiness.HoldAnnotation], "marks")
 			for name, n := range map[string]*corev1.Node{"never a member": ended, "no longer a member": member} {
 				for range 2 {
-					n = apply(n, openNetwork(), none, "")
+					n = apply(n, openNetwork(), none)
 				}
 				require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)), name)
 				require.NotContains(t, n.Annotations[readiness.HoldAnnotation], "marks", name)
@@ -271,11 +272,11 @@ func TestMarksAfterHold(t *testing.T) {
 	}
 
 	// If a member goes while the node is held, the marks of the hold stay.
-	n := apply(apply(bornMarked(), closedNetwork(), etcd, ""), closedNetwork(), none, "")
+	n := apply(apply(bornMarked(), closedNetwork(), etcd), closedNetwork(), none)
 	require.Equal(t, []string{
 		autoscaler.CastAI, autoscaler.ClusterAutoscaler, readiness.HoldAnnotation, autoscaler.Karpenter,
 	}, slices.Sorted(maps.Keys(n.Annotations)))
-	n = apply(n, openNetwork(), none, "")
+	n = apply(n, openNetwork(), none)
 	require.Equal(t, []string{readiness.HoldAnnotation}, slices.Collect(maps.Keys(n.Annotations)))
 }
 

@@ -46,7 +46,6 @@ func TestWithholdGroup(t *testing.T) {
 		message string
 	}{
 		"not scanned":         {func(*nodeInputs) {}, false, unknown},
-		"stale evidence":      {func(in *nodeInputs) { in.evidence, in.staleReason = none, "it hangs" }, false, unknown},
 		"unreadable place":    {func(in *nodeInputs) { in.evidence = unread }, false, unknown},
 		"etcd":                {func(in *nodeInputs) { in.evidence = etcd }, false, "the node holds etcd"},
 		"etcd, not withheld":  {func(in *nodeInputs) { in.evidence, in.withholdGroup = etcd, false }, true, ""},
@@ -92,7 +91,7 @@ func TestReportAfterRestart(t *testing.T) {
 	require.NotContains(t, d.all.Annotations, spc.NodeAnnotation)
 	require.Empty(t, d.spcAndOpenStackEvents(in.node, after))
 
-	in.staleReason = "it hangs"
+	in.evidence = &evidence.Scan{Unknown: []string{"it hangs"}}
 	d, _ = mustDecide(t, in)
 	require.Contains(t, *d.all.Annotations[spc.NodeAnnotation], "it is not known whether the node holds etcd")
 }

@@ -55,7 +55,6 @@ type nodeLoop struct {
 	nodes       *store[*corev1.Node]
 	clusters    clusterStores
 	evidence    *latest[evidence.Scan]
-	staleReason func(now time.Time) string
 	prober      *gateProber
 	writer      *nodepatch.Writer
 	recordEvent func(context.Context, *corev1.Node, readiness.Event)
@@ -240,7 +239,7 @@ func (l *nodeLoop) gatherInputs(
 	ctx context.Context, node *corev1.Node, facts readiness.Facts, now time.Time,
 ) (in nodeInputs) {
 	in = nodeInputs{
-		node: node, facts: facts, policy: l.cfg.Policy, staleReason: l.staleReason(now),
+		node: node, facts: facts, policy: l.cfg.Policy,
 		hasSPC: l.cfg.Inventory != nil, withholdGroup: l.cfg.WithholdGroup, now: now,
 	}
 	scan, scanned := l.evidence.get()

@@ -26,10 +26,9 @@ const (
 	// scanTimeout limits one scan, and one request to a server. If the D-Bus hangs, the agent
 	// loses one scan and not the loop.
 	scanTimeout = 20 * time.Second
-	// scanStaleAfter is the age of the last scan after which the evidence is stale, and the age of
-	// a scan at which the scanner stops waiting for it. scanTimeout does not end a read from a file
-	// system that hangs.
-	scanStaleAfter = 5 * time.Minute
+	// maxScanTime is the age of a scan at which the scanner stops waiting for it. scanTimeout does not
+	// end a read from a file system that hangs.
+	maxScanTime = 5 * time.Minute
 	// maxScans limits the scans in progress. All but one of them hang.
 	maxScans = 4
 	// maxIdentifications limits the identifications in progress. The limit is reached only if
@@ -71,14 +70,6 @@ type identification struct {
 
 func newEtcdScanner(cfg Config, m *metrics, changed func()) *etcdScanner {
 	return &etcdScanner{cfg: cfg, metrics: m, wake: loop.NewSignal(), changed: changed}
-}
-
-// staleReason explains why the evidence is stale. It is empty if the evidence is not.
-func (s *etcdScanner) staleReason(now time.Time) string {
-	if since, started := s.lastScan.get(); started && now.Sub(since) > scanStaleAfter {
-		return noScanSince(since)
-	}
-	return ""
 }
 
 func noScanSince(t time.Time) string {
@@ -144,7 +135,7 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 	}
 }
 
-// readHost scans once, in a goroutine, and fails after scanStaleAfter. A scan that hangs in the
+// readHost scans once, in a goroutine, and fails after maxScanTime. A scan that hangs in the
 // kernel keeps its goroutine; a later scan can succeed, for example after an unmount.
 func (s *etcdScanner) readHost(ctx context.Context) (evidence.Scan, error) {
 	ended := make(chan evidence.Scan, 1)
@@ -158,7 +149,7 @@ func (s *etcdScanner) readHost(ctx context.Context) (evidence.Scan, error) {
 	if !isStarted {
 		return evidence.Scan{}, fmt.Errorf("%s; %d scans hang, so no further one is started", noScanSince(last), maxScans)
 	}
-	limit := time.NewTimer(scanStaleAfter)
+	limit := time.NewTimer(maxScanTime)
 	defer limit.Stop()
 	select {
 	case findings := <-ended:

@@ -1,9 +1,8 @@
 // Package presence decides whether a node holds an etcd member, and which marks its Node carries.
 //
-// Assess makes the decision from a scan of the host. AssessWithoutScan is its counterpart for a
-// host that cannot be scanned. Marks returns the annotations and labels to change on the Node, and
-// Protection.Message is the message of the Node's condition EtcdMember. Whether a Node may be
-// deleted is decided by package quorum.
+// Assess makes the decision from a scan of the host. Marks returns the annotations and labels to
+// change on the Node, and Protection.Message is the message of the Node's condition EtcdMember.
+// Whether a Node may be deleted is decided by package quorum.
 //
 // All functions are pure: no clock, no context, no log, no error. Each result contains the sentence
 // that explains it to people. A value that could not be read is unknown, and never yes or no.
@@ -151,16 +150,6 @@ func (in Inputs) Ignores(f evidence.FoundServer) bool {
 	return f.InCluster && !in.StaticPods && !slices.ContainsFunc(boundMembers(in), func(r evidence.MemberRef) bool {
 		return r.Cluster == f.Ref.Cluster || f.Stored != nil && r.Cluster == f.Stored.Cluster
 	})
-}
-
-// AssessWithoutScan returns the protection of a node whose host cannot be scanned, for the given
-// reason. The marks on the Node stay as they are.
-func AssessWithoutScan(in Inputs, why string) Protection {
-	message := printable.Line(why)
-	if in.Protected {
-		message += "; the node stays protected"
-	}
-	return Protection{Reason: ReasonUnknown, Announce: observation.SortRefs(in.Announced), Message: message}
 }
 
 // protectFound returns the protection of a node with the held servers. The doubtful servers are

@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
-	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/quorumtest"
 )
@@ -171,15 +170,4 @@ func TestAssessWithoutCounts(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAssessWithoutScan(t *testing.T) {
-	p := AssessWithoutScan(Inputs{Protected: true, Announced: refs("a")}, "the host hangs")
-	require.Equal(t, Protection{
-		Reason: ReasonUnknown, Announce: refs("a"), Message: "the host hangs; the node stays protected",
-	}, p)
-	label := map[string]string{observation.EtcdMemberLabel: "true"}
-	annotations, labels := Marks(p, map[string]string{BecauseAnnotation: "x"}, label, nil)
-	require.Empty(t, annotations)
-	require.Empty(t, labels)
 }
