@@ -58,8 +58,6 @@ type cachedServer struct {
 	endpoint endpoint
 	// members is the last known member list, empty if there is none yet.
 	members []*pb.Member
-	// notAfter is the expiry of the endpoint's client certificate, as last read.
-	notAfter time.Time
 	// lastProbed is the time of the last query of this server, successful or not.
 	lastProbed time.Time
 }
@@ -90,14 +88,6 @@ func (p *Prober) cached(server evidence.Server) (cachedServer, bool) {
 		p.cache[cacheKey(server)] = entry
 	}
 	return entry, ok
-}
-
-func (p *Prober) recentServers() map[string]cachedServer {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	recent := maps.Clone(p.cache)
-	maps.DeleteFunc(recent, isIdle)
-	return recent
 }
 
 func isIdle(_ string, entry cachedServer) bool { return time.Since(entry.lastProbed) > maxIdleTime }

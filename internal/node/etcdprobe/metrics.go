@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,22 +48,17 @@ func (p *Prober) Collect(ch chan<- prometheus.Metric) {
 }
 
 // earliestExpiry returns the earliest expiry of the client certificates in use, zero if there
-// are none. It reads the files again, so that a renewed certificate counts immediately. If a
-// file cannot be read, the last known expiry counts.
+// are none. It reads the files again, so that a renewed certificate counts immediately.
 func (p *Prober) earliestExpiry() time.Time {
+	p.mu.Lock()
+	servers := maps.Clone(p.cache)
+	p.mu.Unlock()
+	maps.DeleteFunc(servers, isIdle)
 	var earliest time.Time
-	for key, entry := range p.recentServers() {
-		if credential, err := loadCredential(p.hostRoot, entry.endpoint); err == nil {
-			entry.notAfter = credential.notAfter
-			p.mu.Lock()
-			if current := p.cache[key]; current.endpoint == entry.endpoint {
-				current.notAfter = entry.notAfter
-				p.cache[key] = current
-			}
-			p.mu.Unlock()
-		}
-		if !entry.notAfter.IsZero() && (earliest.IsZero() || entry.notAfter.Before(earliest)) {
-			earliest = entry.notAfter
+	for _, server := range servers {
+		credential, _ := loadCredential(p.hostRoot, server.endpoint) // has no expiry if it cannot be read
+		if expiry := credential.notAfter; !expiry.IsZero() && (earliest.IsZero() || expiry.Before(earliest)) {
+			earliest = expiry
 		}
 	}
 	return earliest
