@@ -68,7 +68,7 @@ func testRelease(t *testing.T, f fixture) {
 	require.NoError(t, errors.Join(err, response.Body.Close()))
 	requireClean(t, string(metrics))
 	for _, name := range []string{
-		`holdfast_build_info{goversion="go`, "holdfast_agent_look_duration_seconds_count",
+		`holdfast_build_info{goversion="go`, "holdfast_agent_unreadable_places",
 		"holdfast_agent_etcd_questions_total", "process_cpu_seconds_total",
 	} {
 		require.Contains(t, string(metrics), name)

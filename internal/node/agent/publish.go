@@ -203,9 +203,7 @@ func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
 func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 	probeContext, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	began := time.Now()
 	o := r.cfg.Observe(probeContext, p.inputs.member.Server, p.inputs.member.Identity)
-	r.metrics.probes.Observe(time.Since(began).Seconds())
 	o.Node, o.NodeUID, o.Nonce = r.cfg.Node, p.inputs.nodeUID, p.inputs.nonce
 	o.NoMember, o.Time = p.inputs.noMember, metav1.Now()
 	p.observation = o

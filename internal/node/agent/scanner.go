@@ -102,7 +102,6 @@ func identifyBackoff() wait.Backoff {
 }
 
 func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
-	began := time.Now()
 	findings, err := s.readHost(ctx)
 	if ctx.Err() != nil {
 		return // The scan was cut short, and its result is not evidence.
@@ -114,7 +113,6 @@ func (s *etcdScanner) scan(ctx context.Context, identifying *errgroup.Group) {
 		return
 	}
 	s.lastScan.set(time.Now())
-	s.metrics.scans.Observe(time.Since(began).Seconds())
 	s.metrics.unreadable.Set(float64(len(findings.Unknown)))
 	before, servers := s.current, findings.Found
 	s.current, s.findings = nil, findings
@@ -263,7 +261,6 @@ func (s *etcdScanner) publish(ctx context.Context) {
 				i.began.UTC().Format(time.RFC3339))}
 		}
 	}
-	s.metrics.countServers(scan)
 	before, scanned := s.evidence.get()
 	if scanned && reflect.DeepEqual(before, scan) {
 		return
