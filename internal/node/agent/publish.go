@@ -61,12 +61,8 @@ type clusterProbe struct {
 
 // clusterReport is the state of the node's observation of one cluster.
 type clusterReport struct {
-	inputs    probeInputs  // of the latest probe
-	number    int          // of the latest probe
-	startedAt time.Time    // of the latest probe
-	listed    clusterProbe // the latest result
-	// isRecheck is whether the latest probe was made because of listedOthers.
-	isRecheck     bool
+	inputs        probeInputs // of the latest probe
+	number        int         // of the latest probe
 	nextHeartbeat time.Time
 	retryAt       time.Time   // zero if nothing failed
 	publishRetry  *loop.Retry // while the observation cannot be written
@@ -161,15 +157,12 @@ func (r *clusterReporter) startIfDue(
 	now := time.Now()
 	p.heartbeat = !now.Before(report.nextHeartbeat)
 	isRetry := !report.retryAt.IsZero() && !now.Before(report.retryAt)
-	isOutdated := report.listedOthers(p.inputs.list)
-	recheckAt := report.startedAt.Add(listInterval)
-	if p.heartbeat || isRetry || isOutdated && !now.Before(recheckAt) || !reflect.DeepEqual(p.inputs, report.inputs) {
+	if p.heartbeat || isRetry || !reflect.DeepEqual(p.inputs, report.inputs) {
 		p.number = report.number + 1
 		if !probes.TryGo(func() error { r.probe(ctx, p); return nil }) {
 			return publishInterval // A probe that ends makes room, and wakes the reporter.
 		}
-		report.inputs, report.number, report.startedAt, report.retryAt = p.inputs, p.number, now, time.Time{}
-		report.isRecheck, isOutdated = isOutdated, false // Its result decides.
+		report.inputs, report.number, report.retryAt = p.inputs, p.number, time.Time{}
 		if p.heartbeat {
 			report.nextHeartbeat = now.Add(jittered(publishInterval))
 		}
@@ -178,26 +171,7 @@ func (r *clusterReporter) startIfDue(
 	if !report.retryAt.IsZero() {
 		next = min(next, report.retryAt.Sub(now))
 	}
-	if isOutdated {
-		next = min(next, recheckAt.Sub(now))
-	}
 	return max(next, 0)
-}
-
-// listedOthers reports whether the latest probe has ended, and found other members than the local
-// server stores now. A member that joins and leaves between two reads of the stored list does not
-// change it, but the probe may have found it. One more probe is enough: the server may be down, and
-// its stored list is then an old one.
-func (r *clusterReport) listedOthers(stored []v1alpha1.MemberStatus) bool {
-	if stored == nil || r.isRecheck || r.listed.number != r.number || len(r.listed.observation.Members) == 0 {
-		return false
-	}
-	isListed := map[v1alpha1.MemberID]bool{}
-	for _, m := range r.listed.observation.Members {
-		isListed[m.ID] = true
-	}
-	isOther := func(m v1alpha1.MemberStatus) bool { return !isListed[m.ID] }
-	return len(stored) != len(isListed) || slices.ContainsFunc(stored, isOther)
 }
 
 func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
@@ -218,9 +192,6 @@ func (r *clusterReporter) probe(ctx context.Context, p clusterProbe) {
 func (r *clusterReporter) publishResult(ctx context.Context, p clusterProbe) {
 	id := observation.ClusterIDOf(p.cluster)
 	report := r.report(id)
-	if p.number > report.listed.number {
-		report.listed = p
-	}
 	if p.number < report.written.number {
 		return
 	}
