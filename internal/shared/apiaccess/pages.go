@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,35 +12,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-const (
-	// pageSize is the number of objects in one response. A page of Nodes with many images takes about
-	// 5 MB of memory when it is decoded.
-	pageSize = 100
-	// maxListAttempts limits how often a list begins: each time, a page took so long that the API
-	// server had forgotten the version of the first one, which is five minutes by default.
-	maxListAttempts = 3
-)
+// pageSize is the number of objects in one response. A page of Nodes with many images takes about
+// 5 MB of memory when it is decoded.
+const pageSize = 100
 
 // ListPages lists all objects in pages, and returns what keep returns for each object for which
 // keep also returns true. A page is dropped before the next one is read, so the memory of a long
 // list is what is kept of it and one page. All pages are of one version, which is returned too.
 //
-// The list is complete or an error. If the API server has forgotten the version before the last
-// page, ListPages begins again. It requests no version, because the API server ignores the limit
-// if it may answer with any version.
+// The list is complete or an error, such as that the API server has forgotten the version before the
+// last page. ListPages requests no version, because the API server ignores the limit if it may
+// answer with any version.
 func ListPages[T any](
-	ctx context.Context, list cache.ListWithContextFunc, keep func(runtime.Object) (T, bool, error),
-) (kept []T, version string, err error) {
-	for range maxListAttempts {
-		kept, version, err = listOnce(ctx, list, keep)
-		if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			return kept, version, err
-		}
-	}
-	return nil, "", fmt.Errorf("the list expired %d times before its end: %w", maxListAttempts, err)
-}
-
-func listOnce[T any](
 	ctx context.Context, list cache.ListWithContextFunc, keep func(runtime.Object) (T, bool, error),
 ) (kept []T, version string, err error) {
 	add := func(object runtime.Object) error {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 
@@ -72,8 +71,6 @@ func keepEven(object kruntime.Object) (*corev1.Node, bool, error) {
 }
 
 func TestListPages(t *testing.T) {
-	expired := apierrors.NewResourceExpired("the continue token is too old")
-	gone := &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonGone}}
 	for name, c := range map[string]struct {
 		count    int
 		before   func(request int) error
@@ -86,17 +83,6 @@ func TestListPages(t *testing.T) {
 		"last page fails": {count: 240, requests: 3, err: "timeout", before: func(request int) error {
 			return map[int]error{3: errors.New("timeout")}[request]
 		}},
-		"expired once": {count: 240, requests: 2 + 3, before: func(request int) error {
-			return map[int]error{2: expired}[request]
-		}},
-		"gone at the end": {count: 240, requests: 3 + 3, before: func(request int) error {
-			return map[int]error{3: gone}[request]
-		}},
-		"expires again and again": {
-			count: 240, requests: 3 * 2, err: "expired 3 times before its end", before: func(request int) error {
-				return map[bool]error{true: expired}[request%2 == 0]
-			},
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &pagedNodes{count: c.count}
