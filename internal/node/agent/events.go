@@ -22,10 +22,9 @@ const (
 	eventQueueSize = 32
 	// eventTimeout limits one attempt to create an event.
 	eventTimeout = 5 * time.Second
-	// eventAttempts limits the attempts for an event that the server refuses. eventMaxAge limits
-	// the attempts while no server answers. The conditions of the Node have the same content.
-	eventAttempts = 5
-	eventMaxAge   = 10 * time.Minute
+	// eventMaxAge limits the attempts while no server answers. An event that the server refuses is
+	// dropped at once. The conditions of the Node have the same content.
+	eventMaxAge = 10 * time.Minute
 )
 
 // An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
@@ -79,7 +78,7 @@ func (r *eventRecorder) run(ctx context.Context) error {
 }
 
 func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
-	retry, began, refused := loop.NewRetry(retryBackoff()), time.Now(), 0
+	retry, began := loop.NewRetry(retryBackoff()), time.Now()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, eventTimeout)
 		err := r.create(attempt, e)
@@ -87,10 +86,7 @@ func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
 		if err == nil {
 			return nil
 		}
-		if isRefusal(err) {
-			refused++
-		}
-		if refused == eventAttempts || time.Since(began) > eventMaxAge {
+		if isRefusal(err) || time.Since(began) > eventMaxAge {
 			return fmt.Errorf("creating event %q: %w", e.Reason, err)
 		}
 		if err := retry.Wait(ctx); err != nil {
