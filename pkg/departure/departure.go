@@ -155,11 +155,6 @@ func programRows() []markRow {
 	}
 }
 
-// IsTaint reports whether a taint with this key is a mark of another program.
-func IsTaint(key string) bool {
-	return slices.ContainsFunc(builtIn(), func(r markRow) bool { return r.kind == Taint && r.hasKey(key) })
-}
-
 // OfOthers returns the mark of another program on the Node.
 func OfOthers(n *corev1.Node) Mark { return firstMark(n, builtIn()) }
 

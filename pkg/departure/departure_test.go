@@ -128,8 +128,6 @@ func TestMarks(t *testing.T) {
 	require.Equal(t, added.Time, m.Since)
 	require.Equal(t, "kubectl taint node n remediation.medik8s.io/fence-agents-remediation-", m.RemoveCommand("n"))
 
-	require.True(t, departure.IsTaint("aws-node-termination-handler/asg-lifecycle-termination"))
-	require.False(t, departure.IsTaint("readiness.k8s.io/network"))
 }
 
 func TestAdd(t *testing.T) {

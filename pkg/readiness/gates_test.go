@@ -177,11 +177,6 @@ func TestPolicyValidate(t *testing.T) {
 		"wrong escape":        {Policy{Force: []string{"http:localhost:80/%zz"}}, "encode special characters"},
 		"forms":               {Policy{Force: []string{"dns"}}, "label:KEY[=VALUE], http:HOST:PORT/PATH"},
 		"own condition":       {Policy{Force: []string{"condition:NetworkHeld"}}, "cannot wait for its own condition"},
-		"label key":           {Policy{NetworkPluginLabel: "ansible"}, ""},
-		"label without key":   {Policy{NetworkPluginLabel: "=ansible"}, "no key"},
-		"whole taint":         {Policy{TaintKey: "a=b:NoSchedule"}, "taint key"},
-		"cordon's taint":      {Policy{TaintKey: "node.kubernetes.io/unschedulable"}, "taint key"},
-		"foreign taint":       {Policy{TaintKey: "ToBeDeletedByClusterAutoscaler"}, "taint key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.policy.Validate()

@@ -2,11 +2,8 @@ package readiness
 
 import (
 	"cmp"
-	"fmt"
-	"strings"
+	"errors"
 	"time"
-
-	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
 // Presence is whether something exists. The zero value is Unknown: it could not be checked.
@@ -195,29 +192,13 @@ type Policy struct {
 	HoldUnrecorded bool
 }
 
-// Validate returns an error that names the first problem of the policy. It is meant for the
+// Validate returns an error that names the first gate that cannot be used. It is meant for the
 // person who set the flags.
 func (p Policy) Validate() error {
 	for _, name := range p.Force {
 		if problem := gateProblem(name); problem != "" {
-			return fmt.Errorf("%s", problem)
+			return errors.New(problem)
 		}
 	}
-	if problem := taintKeyProblem(p.TaintKey); problem != "" {
-		return fmt.Errorf("taint key %q %s", p.TaintKey, problem)
-	}
-	if key, _, _ := strings.Cut(p.NetworkPluginLabel, "="); key == "" && p.NetworkPluginLabel != "" {
-		return fmt.Errorf("label %q has no key; write key=value", p.NetworkPluginLabel)
-	}
 	return nil
-}
-
-func taintKeyProblem(key string) string {
-	switch {
-	case strings.ContainsAny(key, "=: \t\n"):
-		return "must be a key without a value and an effect; the effect is always NoSchedule"
-	case strings.HasPrefix(key, "node.kubernetes.io/") || departure.IsTaint(key):
-		return "belongs to another component; choose a different key"
-	}
-	return ""
 }

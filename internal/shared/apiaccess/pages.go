@@ -20,8 +20,8 @@ const pageSize = 100
 // keep also returns true. A page is dropped before the next one is read, so the memory of a long
 // list is what is kept of it and one page. All pages are of one version, which is returned too.
 //
-// The list is complete or an error, such as that the API server has forgotten the version before the
-// last page. ListPages requests no version, because the API server ignores the limit if it may
+// The list is complete or an error, such as that the API server has forgotten the version before
+// the last page. ListPages requests no version, because the API server ignores the limit if it may
 // answer with any version.
 func ListPages[T any](
 	ctx context.Context, list cache.ListWithContextFunc, keep func(runtime.Object) (T, bool, error),
