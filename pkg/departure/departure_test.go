@@ -127,7 +127,6 @@ func TestMarks(t *testing.T) {
 	require.Equal(t, departure.ForAWhile, m.Class)
 	require.Equal(t, added.Time, m.Since)
 	require.Equal(t, "kubectl taint node n remediation.medik8s.io/fence-agents-remediation-", m.RemoveCommand("n"))
-
 }
 
 func TestAdd(t *testing.T) {
