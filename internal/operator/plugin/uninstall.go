@@ -24,13 +24,14 @@ go last, with all that is in it.
 
 A cordon that Holdfast did not set stays, and so do keys and bindings that people made for Holdfast:
 the command names them. If it fails, repeat it.`,
-		Example: `  kubectl holdfast uninstall --dry-run   # the kubectl commands
+		Example: `  kubectl holdfast uninstall --dry-run   # what it would do
   kubectl holdfast uninstall --yes
   kubectl holdfast uninstall --before-helm && helm -n holdfast-system uninstall holdfast`,
 		Args: noArguments,
 		RunE: s.connected(func(ctx context.Context, _ []string) error { return s.uninstall(ctx, o) }),
 	}
 	s.addChangeFlags(command)
+	command.Flags().Lookup("dry-run").Usage = "print what would be removed, and change nothing"
 	command.Flags().BoolVar(&o.KeepCRD, "keep-crd", false,
 		"keep the EtcdClusters with their grants, for a new installation")
 	command.Flags().BoolVar(&o.BeforeHelm, "before-helm", false,
@@ -44,10 +45,9 @@ the command names them. If it fails, repeat it.`,
 }
 
 func (s *session) uninstall(ctx context.Context, o uninstall.Options) error {
-	o.Client, o.Out, o.DryRun, o.Kubectl = s.kube, s.Out, s.dryRun, s.kubectl()
+	o.Client, o.Out, o.DryRun = s.kube, s.Out, s.dryRun
 	if s.dryRun {
-		fmt.Fprintf(s.Out, "# Remove Holdfast from the cluster %s. If a command fails, print the script again.\nset -e\n",
-			s.config.Host)
+		fmt.Fprintf(s.Out, "Nothing is changed in the cluster %s. This is what would happen:\n", s.config.Host)
 		return uninstall.Run(ctx, o)
 	}
 	effects, done := describeUninstall(o, s.config.Host)

@@ -2,8 +2,6 @@ package plugin
 
 import (
 	"context"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -48,7 +46,6 @@ func TestUninstall(t *testing.T) {
 	}{
 		{"helm", uninstallByHelm},
 		{"command", uninstallByCommand},
-		{"script", uninstallByScript},
 		{"dead node", uninstallWithDeadNode},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -159,10 +156,10 @@ func uninstallByCommand(t *testing.T, f *uninstallFixture) {
 	}
 	f.addObjects(t)
 	before := f.remaining(t)
-	code, script := f.run(t, "--dry-run")
-	require.Equal(t, cli.ExitSuccess, code, script)
+	code, changes := f.run(t, "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, changes)
 	require.Equal(t, before, f.remaining(t), "a dry run deleted something")
-	compare("uninstall-dry-run", script)
+	compare("uninstall-dry-run", changes)
 
 	f.withoutNamespaces(t, func() {
 		code, out := f.run(t, "--yes")
@@ -195,94 +192,6 @@ func uninstallByCommand(t *testing.T, f *uninstallFixture) {
 	require.Equal(t, cli.ExitSuccess, code, out)
 	compare("uninstall-again", out)
 	require.Empty(t, f.remaining(t))
-}
-
-// uninstallByScript runs the script that a dry run prints. Between both, kubelets write their
-// Nodes, and others set taints. If a hold ends, the script ends too, and a new one does the rest.
-func uninstallByScript(t *testing.T, f *uninstallFixture) {
-	f.install(t)
-	f.job = f.Kubeconfig() // kubectl reads more than the command does
-	f.addObjects(t)
-	nodes := f.Client().CoreV1().Nodes()
-	taint := func(name, key string) {
-		_, err := f.Kubectl(t.Context(), "taint", "node", name, key+":NoSchedule")
-		require.NoError(t, err)
-	}
-	_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", "etcd",
-		`holdfast.dev/hold={"state":"held","reason":"NewNode","taint":"readiness.k8s.io/holdfast"}`)
-	require.NoError(t, err)
-	taint("etcd", "readiness.k8s.io/holdfast")
-	taint("etcd", "example.org/before")
-	// An account that may create Roles in a namespace chooses their names. A shell must not run them.
-	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{
-		"namespace":"default","name":"holdfast; exit 7 #","labels":{"app.kubernetes.io/part-of":"holdfast"}}}`)
-	create(t, f.Server, `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{
-		"name":"mine\nexit 8"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole",
-		"name":"holdfast-breakglass"}}`)
-	t.Cleanup(func() {
-		require.NoError(t, f.Client().RbacV1().ClusterRoleBindings().Delete(context.WithoutCancel(t.Context()),
-			"mine\nexit 8", metav1.DeleteOptions{}))
-	})
-	code, script := f.run(t, "--dry-run", "--timeout=1m")
-	require.Equal(t, cli.ExitSuccess, code, script)
-	taint("etcd", "example.org/since")
-	for _, name := range []string{"held", "etcd", "people"} {
-		_, err := f.Kubectl(t.Context(), "annotate", "node", name, "example.org/heartbeat=1")
-		require.NoError(t, err)
-	}
-
-	annotate := func(node, annotation string) {
-		_, err := f.Kubectl(t.Context(), "annotate", "--overwrite", "node", node, annotation)
-		require.NoError(t, err)
-	}
-	requireStop := func(message string) {
-		out, err := f.runScript(t, script)
-		require.Error(t, err, out)
-		require.Contains(t, out, message+": print the script again")
-		code, script = f.run(t, "--dry-run", "--timeout=1m")
-		require.Equal(t, cli.ExitSuccess, code, script)
-	}
-	f.deleteMachine(t)
-	before := f.remaining(t)
-	out, err := f.runScript(t, script)
-	require.Error(t, err, out)
-	require.Contains(t, out, "a Machine with the hook of Holdfast is being deleted")
-	require.Equal(t, before, f.remaining(t), "the end of the machine waits for a review")
-	f.endMachine(t)
-	annotate("people", `holdfast.dev/hold={"state":"released","reason":"NetworkReady"}`)
-	requireStop("the hold of node people has changed")
-	_, _, err = f.AddNode(t.Context(), apiserver.NodeSpec{Name: "late", Ready: true})
-	require.NoError(t, err)
-	annotate("late", `holdfast.dev/hold={"state":"held","reason":"NewNode"}`)
-	requireStop("other nodes have joined since")
-	annotate("late", "holdfast.dev/keep-cordoned=by a person")
-	requireStop("the hold of node late has changed")
-	_, err = f.Kubectl(t.Context(), "annotate", "machines", "--all", hookAnnotation+"=")
-	require.NoError(t, err)
-	out, err = f.runScript(t, script)
-	require.NoError(t, err, "%s\n%s", script, out)
-	require.Empty(t, f.remaining(t))
-	f.requireClean(t)
-	etcd, err := nodes.Get(t.Context(), "etcd", metav1.GetOptions{})
-	require.NoError(t, err)
-	var keys []string
-	for _, taint := range etcd.Spec.Taints {
-		if taint.Key != corev1.TaintNodeNotReady { // set by an admission plugin
-			keys = append(keys, taint.Key)
-		}
-	}
-	require.ElementsMatch(t, []string{"example.org/before", "example.org/since"}, keys)
-}
-
-// runScript runs a script that finds the cluster by its flags.
-func (f *uninstallFixture) runScript(t *testing.T, script string) (out string, err error) {
-	t.Helper()
-	command := exec.CommandContext(t.Context(), "sh")
-	command.Stdin = strings.NewReader(script)
-	command.Env = append(os.Environ(),
-		"PATH="+filepath.Join(f.root, "bin")+":"+os.Getenv("PATH"), "KUBECONFIG=/nonexistent")
-	printed, err := command.CombinedOutput()
-	return string(printed), err
 }
 
 // uninstallWithDeadNode has a pod of the webhook on a node without a kubelet, so the pod never
@@ -404,7 +313,7 @@ func (f *uninstallFixture) requireClean(t *testing.T) {
 func compareUninstall(t *testing.T, name, out string) {
 	t.Helper()
 	for pattern, word := range map[string]string{
-		`"resourceVersion":"\d+"`: `"resourceVersion":"1"`, `https://[0-9.:]+`: "SERVER", `(?m)^.*waiting until.*\n`: "",
+		`https://[0-9.:]+`: "SERVER", `(?m)^.*waiting until.*\n`: "",
 	} {
 		out = regexp.MustCompile(pattern).ReplaceAllString(out, word)
 	}

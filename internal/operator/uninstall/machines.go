@@ -31,7 +31,8 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 		m := &hooked[i]
 		u.needFor(m, "patch")
 		if u.DryRun {
-			continue // The script removes it from all Machines, also from later ones.
+			fmt.Fprintf(u.Out, "Machine %s/%s: hook would be removed\n", m.Namespace, m.Name)
+			continue
 		}
 		switch err := u.Client.Patch(ctx, m, patch, fieldOwner); {
 		case err == nil:
@@ -40,24 +41,17 @@ func (u *uninstaller) removeHooks(ctx context.Context) error {
 			failed = append(failed, fmt.Errorf("patching Machine %s/%s: %w", m.Namespace, m.Name, err))
 		}
 	}
-	if u.DryRun {
-		failed = append(failed, u.printForMachines("%[1]s annotate %[2]s --all --all-namespaces %[3]s-\n"))
-	}
 	return errors.Join(failed...)
-}
-
-func machines() schema.GroupKind {
-	return schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine}
 }
 
 // hookedMachines returns the Machines with the hook that lose it. waiting names those whose end
 // waits for a review, which are not among them without --end-waiting-machines. Without its hook,
 // such a machine ends at once, although the review may have refused it because of the quorum of
-// etcd. A script looks for them as well: it runs later.
+// etcd.
 func (u *uninstaller) hookedMachines(
 	ctx context.Context,
 ) (hooked []metav1.PartialObjectMetadata, waiting, err error) {
-	list, err := u.list(ctx, machines())
+	list, err := u.list(ctx, schema.GroupKind{Group: machine.ClusterAPIGroup, Kind: machine.KindMachine})
 	var waits []error
 	for _, m := range list {
 		_, isHooked := m.Annotations[machine.HookAnnotation]
@@ -72,20 +66,5 @@ func (u *uninstaller) hookedMachines(
 			hooked = append(hooked, m)
 		}
 	}
-	if u.DryRun && !u.EndWaitingMachines {
-		err = errors.Join(err, u.printForMachines("waiting=$(%[1]s get %[2]s --all-namespaces "+
-			"-o jsonpath='{.items[?(@.metadata.deletionTimestamp)].metadata.annotations}')\ncase $waiting in *'%[3]s'*) "+
-			"echo 'a Machine with the hook of Holdfast is being deleted: print the script again' >&2; exit 1;; esac\n"))
-	}
 	return hooked, errors.Join(waits...), err
-}
-
-// printForMachines prints commands with kubectl, the resource and the hook, if there are Machines.
-func (u *uninstaller) printForMachines(commands string) error {
-	mapping, err := u.mapping(machines())
-	if mapping == nil {
-		return err
-	}
-	_, err = fmt.Fprintf(u.Out, commands, u.Kubectl, machine.Resource+"."+machine.ClusterAPIGroup, machine.HookAnnotation)
-	return err
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
 	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
@@ -50,8 +49,10 @@ func (u *uninstaller) clean(ctx context.Context) error {
 	if u.collectsRights {
 		return errors.Join(hooks, waiting)
 	}
-	// The second run repeats what failed in the first, so its error replaces that one.
-	failed := []error{waiting, u.removeHooks(ctx)}
+	if !u.DryRun { // The second run repeats what failed in the first, so its error replaces that one.
+		hooks = u.removeHooks(ctx)
+	}
+	failed := []error{waiting, hooks}
 	nodes := &corev1.NodeList{}
 	if err := u.Client.List(ctx, nodes); err != nil {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
@@ -61,22 +62,8 @@ func (u *uninstaller) clean(ctx context.Context) error {
 			failed = append(failed, err)
 		}
 	}
-	if u.DryRun {
-		u.printNodesSince()
-	}
 	return errors.Join(failed...)
 }
-
-// printNodesSince prints commands that end the script if a Node that is not in it has a hold, or if
-// the Nodes cannot be read.
-func (u *uninstaller) printNodesSince() {
-	fmt.Fprintf(u.Out, "holds=$(%s get nodes -o jsonpath='{.items[*].metadata.annotations.%s}')\n"+
-		"test -z \"$holds\" || { echo 'other nodes have joined since: print the script again' >&2; exit 1; }\n",
-		u.Kubectl, escapeDots(readiness.HoldAnnotation))
-}
-
-// escapeDots returns a key as kubectl expects it in a JSONPath.
-func escapeDots(key string) string { return strings.ReplaceAll(key, ".", `\.`) }
 
 // cleanNode cleans one Node. It retries if the Node changes in the meantime, and if another API
 // server has not yet seen that the policies are deleted.
@@ -93,25 +80,28 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if u.DryRun {
-			return u.printCleanup(node, wanted)
-		}
 		// The first write removes the hold record. A retry finds no hold, so keep the first reason.
 		if stays != nil {
 			closed = stays
+		}
+		if u.DryRun {
+			patches, err := nodepatch.Plan(node, wanted, time.Now())
+			changed = len(patches) > 0
+			return err
 		}
 		newest, err := nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
 		changed = changed || newest != node
 		return err
 	})
+	done := map[bool]string{true: "would be cleaned", false: "cleaned"}[u.DryRun]
 	switch {
-	case err != nil || u.DryRun:
+	case err != nil:
 		return err
 	case closed != nil:
-		_, err = fmt.Fprintf(u.Out, "node %s: cleaned; it was held and stays closed (%s); to open it: %s\n",
-			name, closed.by, closed.open)
+		_, err = fmt.Fprintf(u.Out, "node %s: %s; it was held and stays closed (%s); to open it: %s\n",
+			name, done, closed.by, closed.open)
 	case changed:
-		_, err = fmt.Fprintf(u.Out, "node %s: cleaned\n", name)
+		_, err = fmt.Fprintf(u.Out, "node %s: %s\n", name, done)
 	}
 	return err
 }
@@ -119,52 +109,6 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 // isTransient reports whether an error of a write ends by itself.
 func isTransient(err error) bool {
 	return apierrors.IsConflict(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'holdfast-")
-}
-
-// printCleanup prints the commands that make a Node as wanted. Kubelets write their Nodes all the
-// time, so a command names the UID of the Node instead of its version, and removes taints one by
-// one.
-//
-// Since the script was printed, a person or an agent may have ended or begun a hold, and a person
-// may have asked for a node to stay closed, or deleted the node. Then the cordon may not be
-// Holdfast's any more, or is now, so the script ends.
-func (u *uninstaller) printCleanup(node *corev1.Node, wanted nodepatch.Desired) error {
-	taints := wanted.RemoveTaints
-	wanted.RemoveTaints = nil
-	patches, err := nodepatch.Plan(node, wanted, time.Now())
-	if err != nil {
-		return err
-	}
-	if len(patches) > 0 {
-		deletion := ""
-		if node.DeletionTimestamp != nil {
-			deletion = node.DeletionTimestamp.UTC().Format(time.RFC3339)
-		}
-		now := strings.Join([]string{
-			node.Annotations[readiness.HoldAnnotation], node.Annotations[readiness.KeepCordonedAnnotation], deletion,
-		}, "|")
-		fmt.Fprintf(u.Out, "test \"$(%s get node %s -o jsonpath='{.metadata.annotations.%s}|{.metadata.annotations.%s}|"+
-			"{.metadata.deletionTimestamp}')\" = %s || "+
-			"{ echo 'the hold of node %s has changed: print the script again' >&2; exit 1; }\n",
-			u.Kubectl, node.Name, escapeDots(readiness.HoldAnnotation), escapeDots(readiness.KeepCordonedAnnotation),
-			cli.Quoted(now), node.Name)
-	}
-	for _, t := range taints {
-		fmt.Fprintf(u.Out, "%s taint node %s %s:%s-\n", u.Kubectl, node.Name, t.Key, t.Effect)
-	}
-	version, uid := fmt.Sprintf(`"resourceVersion":%q`, node.ResourceVersion), fmt.Sprintf(`"uid":%q`, node.UID)
-	for _, p := range patches {
-		kind := "--type=merge"
-		if p.Subresource != "" {
-			kind = "--subresource=" + p.Subresource + " --type=strategic"
-		}
-		_, err := fmt.Fprintf(u.Out, "%s patch node %s %s -p %s\n",
-			u.Kubectl, node.Name, kind, cli.Quoted(strings.Replace(string(p.Body), version, uid, 1)))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // keptKeys describes the keys on a Node that people have written for Holdfast.

@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
@@ -51,10 +50,8 @@ type Options struct {
 	// EndWaitingMachines removes the hook also from Machines that are being deleted. Their machines
 	// then end without a review.
 	EndWaitingMachines bool
-	// DryRun prints the kubectl commands of all changes, and changes nothing.
+	// DryRun prints all changes, and changes nothing.
 	DryRun bool
-	// Kubectl is the beginning of these commands, kubectl with the flags that select the cluster.
-	Kubectl string
 	// Timeout limits the wait for each object that does not go at once.
 	Timeout time.Duration
 }
@@ -107,7 +104,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		{"Machines and Nodes lose what Holdfast has put there. Held nodes are opened.", u.clean},
 		{last, deleteLast},
 	} {
-		u.say(step.title)
+		fmt.Fprintln(u.Out, step.title)
 		if err := step.run(ctx); err != nil {
 			return err
 		}
@@ -119,14 +116,6 @@ func (u *uninstaller) run(ctx context.Context) error {
 		return nil
 	}
 	return u.reportKept(ctx)
-}
-
-// say prints a line, which is a comment in a script.
-func (u *uninstaller) say(text string) {
-	if u.DryRun {
-		text = "# " + text
-	}
-	fmt.Fprintln(u.Out, text)
 }
 
 const admissionGroup = "admissionregistration.k8s.io"
@@ -237,14 +226,7 @@ func (u *uninstaller) deleteObjects(
 		object := &objects[i]
 		u.needFor(object, "delete")
 		if u.DryRun {
-			// waitGone prints for what a script has to wait.
-			command := u.kubectl(object) + " delete --ignore-not-found --wait=false " + cli.Quoted(describe(object))
-			if len(options) > 0 {
-				command += " --cascade=foreground"
-			}
-			if _, err := fmt.Fprintln(u.Out, command); err != nil {
-				return err
-			}
+			fmt.Fprintf(u.Out, "%s: would be deleted\n", describe(object))
 			continue
 		}
 		// The answer to the deletion of an object that a finalizer keeps is the object. The client would
@@ -264,15 +246,7 @@ func (u *uninstaller) deleteObjects(
 	return nil
 }
 
-// kubectl returns the beginning of a command about an object.
-func (u *uninstaller) kubectl(object *metav1.PartialObjectMetadata) string {
-	if object.Namespace == "" {
-		return u.Kubectl
-	}
-	return u.Kubectl + " -n " + object.Namespace
-}
-
-// describe names an object as kubectl does. The name of a role may have any character of a shell.
+// describe names an object as kubectl does.
 func describe(object *metav1.PartialObjectMetadata) string {
 	return strings.ToLower(object.GroupVersionKind().GroupKind().String()) + "/" + object.Name
 }
@@ -282,8 +256,6 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 		object := &objects[i]
 		u.needFor(object, "get")
 		if u.DryRun {
-			fmt.Fprintf(u.Out, "%s wait --for=delete --timeout=%s %s\n", u.kubectl(object), u.Timeout,
-				cli.Quoted(describe(object)))
 			continue
 		}
 		begun := time.Now()
@@ -335,7 +307,7 @@ func (u *uninstaller) reportKept(ctx context.Context) error {
 		kept = append(kept, "the EtcdClusters with their grants, and their definition (--keep-crd)")
 	}
 	for _, text := range kept {
-		u.say("kept: " + printable.Line(text))
+		fmt.Fprintln(u.Out, "kept: "+printable.Line(text))
 	}
 	return nil
 }
