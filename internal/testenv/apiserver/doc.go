@@ -1,7 +1,7 @@
 // Package apiserver starts a real kube-apiserver with its own etcd, for tests, benchmarks and
 // the demo. A server dies with the process that started it, however that process ends.
 //
-// A test calls New, NewInstalled or NewEmulating. The server stops when the test ends:
+// A test calls New, NewInstalled or NewOlder. The server stops when the test ends:
 //
 //	server := apiserver.NewInstalled(t) // with the shipped manifests in effect
 //	node, kubelet, err := server.AddNode(ctx, apiserver.NodeSpec{Name: "worker-1"})

@@ -289,24 +289,6 @@ func New(t testing.TB, opts Options) *Cluster {
 	defer cancel()
 	etcd, err := Start(ctx, opts)
 	require.NoError(t, err)
-	stopAtEnd(t, etcd)
-	return etcd
-}
-
-// NewPlain starts one member without TLS for the kube-apiserver of a test and stops it when the
-// test ends.
-func NewPlain(t testing.TB) *Cluster {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
-	defer cancel()
-	etcd, err := StartPlain(ctx, t.TempDir())
-	require.NoError(t, err)
-	stopAtEnd(t, etcd)
-	return etcd
-}
-
-func stopAtEnd(t testing.TB, etcd *Cluster) {
-	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, member := range etcd.Members() {
@@ -315,4 +297,5 @@ func stopAtEnd(t testing.TB, etcd *Cluster) {
 		}
 		require.NoError(t, etcd.Stop())
 	})
+	return etcd
 }
