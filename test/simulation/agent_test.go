@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -343,7 +342,6 @@ func formatChanges(changes ...map[string]*string) string {
 }
 
 func applyChanges(have map[string]string, changes map[string]*string) map[string]string {
-	have = maps.Clone(have)
 	if have == nil {
 		have = map[string]string{}
 	}

@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,15 +71,9 @@ func (sim *simulation) forgeAnnouncement(h *simulatedHost, e *simulatedEtcd) {
 		}
 	}
 	_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
-		n.Annotations, n.Labels = maps.Clone(n.Annotations), maps.Clone(n.Labels)
-		if n.Annotations == nil {
-			n.Annotations = map[string]string{}
-		}
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		n.Annotations[observation.AnnouncementAnnotation] = observation.FormatAnnouncement(refs)
-		n.Labels[observation.EtcdMemberLabel] = observation.EtcdMemberLabelValue
+		metav1.SetMetaDataAnnotation(
+			&n.ObjectMeta, observation.AnnouncementAnnotation, observation.FormatAnnouncement(refs))
+		metav1.SetMetaDataLabel(&n.ObjectMeta, observation.EtcdMemberLabel, observation.EtcdMemberLabelValue)
 	})
 	sim.log("attacker on %s announces %v: %s", h.name, refs, errorText(err))
 }

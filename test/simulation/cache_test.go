@@ -31,15 +31,34 @@ type simulatedCache[T storedObject[T]] struct {
 	received      int
 	notified      map[string]T
 	notifiedCount int
-	// disconnected is true after the API server closed the watch. The cache never receives the
-	// versions that it missed; it lists again.
-	disconnected bool
+	watchState
 	// bookmarked is the time of the last bookmark.
 	bookmarked time.Time
 
 	handlers []toolscache.ResourceEventHandler
 	// settle waits until the goroutines that a handler woke are blocked.
 	settle func()
+}
+
+// A watchState is the state of the watch of a cache.
+type watchState struct {
+	// stalled is true while it delivers nothing.
+	stalled bool
+	// disconnected is true after the API server closed the watch. The cache never receives the
+	// versions that it missed; it lists again.
+	disconnected bool
+}
+
+func (w *watchState) watch() *watchState { return w }
+
+// A watchingCache is a simulatedCache of any kind.
+type watchingCache interface {
+	watch() *watchState
+	pending() (held, told int)
+	receive(n int)
+	notify(n int)
+	bookmark()
+	relist()
 }
 
 // newSimulatedCache returns a cache that has just listed the objects.
@@ -127,8 +146,12 @@ func (m *simulatedCache[T]) notify(n int) {
 	}
 }
 
-// bookmark delivers the bookmark of this minute.
+// bookmark delivers the bookmark of this minute. The watch of observations gets none, so a replica
+// reads them live more often.
 func (m *simulatedCache[T]) bookmark() {
+	if m.table.resource.Resource == v1alpha1.ObservationResource {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bookmarked = time.Now().Truncate(time.Minute)
@@ -225,6 +248,10 @@ type replicaCaches struct {
 	clusters     *simulatedCache[*v1alpha1.EtcdCluster]
 	observations *simulatedCache[*v1alpha1.EtcdObservation]
 	nodes        *simulatedCache[*corev1.Node]
+}
+
+func (c replicaCaches) all() []watchingCache {
+	return []watchingCache{c.clusters, c.observations, c.nodes}
 }
 
 // joined returns the EtcdClusters with the observations that the caches have.

@@ -68,13 +68,27 @@ func (d *simulatedDeletion) String() string {
 	return fmt.Sprintf("DELETE %d", d.number)
 }
 
-func (sim *simulation) startDelete(h *simulatedHost, dryRun, collection bool) *simulatedDeletion {
+// newRequest adds a request about the Node of a machine.
+func (sim *simulation) newRequest(d simulatedDeletion) *simulatedDeletion {
 	sim.deleteCount++
-	d := &simulatedDeletion{
-		number: sim.deleteCount, name: h.name, host: h, dryRun: dryRun, collection: collection,
-		begun: time.Now(),
+	d.number, d.name, d.begun = sim.deleteCount, d.host.name, time.Now()
+	sim.deletions = append(sim.deletions, &d)
+	return &d
+}
+
+// newReview begins the review of a request by a replica.
+func (sim *simulation) newReview(d *simulatedDeletion, by *simulatedReplica, n *corev1.Node, labelled bool) {
+	d.calls++
+	sim.reviewCount++
+	d.review = &simulatedReview{
+		deletion: d, number: sim.reviewCount, replica: by, node: n, labelled: labelled,
+		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID),
+		order: map[v1alpha1.ClusterID]int{}, forgiven: map[v1alpha1.ClusterID]bool{}, cancel: func() {},
 	}
-	sim.deletions = append(sim.deletions, d)
+}
+
+func (sim *simulation) startDelete(h *simulatedHost, dryRun, collection bool) *simulatedDeletion {
+	d := sim.newRequest(simulatedDeletion{host: h, dryRun: dryRun, collection: collection})
 	sim.log("%s of Node %s starts%s", d, d.name, map[bool]string{true: " (dry run)"}[dryRun])
 	sim.callWebhook(d, sim.choose(len(sim.replicas)))
 	return d
@@ -96,14 +110,7 @@ func (sim *simulation) callWebhook(d *simulatedDeletion, replica int) {
 		sim.abandon(d, "a member has just joined there")
 		return
 	}
-	d.calls++
-	sim.reviewCount++
-	d.review = &simulatedReview{
-		deletion: d, number: sim.reviewCount, replica: sim.replicas[replica], node: n,
-		labelled:      observation.IsLabelled(n),
-		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
-		forgiven: map[v1alpha1.ClusterID]bool{},
-	}
+	sim.newReview(d, sim.replicas[replica], n, observation.IsLabelled(n))
 	if d.machine != nil {
 		d.machineVersion, d.review.wasCached = d.machine.version, d.review.replica.hasCached(n)
 	}
@@ -162,9 +169,9 @@ func (sim *simulation) handleAnswer(d *simulatedDeletion, r *simulatedReview) {
 	}
 	d.answer, d.wasAllowed, d.reason = message, allowed, reason
 	if allowed {
-		sim.counts.allowed++
+		sim.counts["allowed"]++
 	} else {
-		sim.counts.refused++
+		sim.counts["refused"]++
 	}
 	sim.log("%s: allowed %t, %s: %s", d, allowed, reason, firstLine(message))
 	switch {
@@ -282,7 +289,7 @@ func (sim *simulation) commit(d *simulatedDeletion) {
 		return
 	}
 	sim.log("DELETE %d is carried out", d.number)
-	sim.counts.deleted++
+	sim.counts["deletions carried out"]++
 	if err := sim.api.deleteNode(d.name); err != nil {
 		sim.fail("deleting a Node: %v", err)
 	}

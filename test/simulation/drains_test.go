@@ -198,7 +198,7 @@ func (sim *simulation) takeAway(d *simulatedDrain) {
 		sim.endDrain(d, "the node has returned")
 		return
 	case d.style == terminatesMachine && (!sim.profile.careful || !sim.hasUnstartedMember(d.host)):
-		sim.counts.outages++
+		sim.counts["drained machines away"]++
 		sim.terminate(d.host)
 		sim.startDelete(d.host, false, false)
 		return
@@ -208,7 +208,7 @@ func (sim *simulation) takeAway(d *simulatedDrain) {
 		sim.setClosed(d, false)
 		return
 	}
-	sim.counts.outages++
+	sim.counts["drained machines away"]++
 	d.host.up, d.wasDown = false, true
 	sim.log("machine %s goes down", d.host.name)
 }

@@ -122,24 +122,18 @@ func (sim *simulation) cacheActions(r *simulatedReplica) []action {
 		return nil
 	}
 	var actions []action
-	add := func(held, told int, hold, tell func(int)) {
+	for _, c := range r.caches.all() {
+		if c.watch().stalled {
+			continue
+		}
+		held, told := c.pending()
+		c.bookmark()
 		if held > 0 {
-			actions = append(actions, action{sim.profile.deliver, func() { hold(1 + sim.choose(held)) }})
+			actions = append(actions, action{sim.profile.deliver, func() { c.receive(1 + sim.choose(held)) }})
 		}
 		if told > 0 {
-			actions = append(actions, action{sim.profile.deliver, func() { tell(1 + sim.choose(told)) }})
+			actions = append(actions, action{sim.profile.deliver, func() { c.notify(1 + sim.choose(told)) }})
 		}
-	}
-	if held, told := r.caches.clusters.pending(); !r.clusterWatchStalled {
-		r.caches.clusters.bookmark()
-		add(held, told, r.caches.clusters.receive, r.caches.clusters.notify)
-	}
-	if held, told := r.caches.observations.pending(); !r.observationWatchStalled {
-		add(held, told, r.caches.observations.receive, r.caches.observations.notify)
-	}
-	if held, told := r.caches.nodes.pending(); !r.nodeWatchStalled {
-		r.caches.nodes.bookmark()
-		add(held, told, r.caches.nodes.receive, r.caches.nodes.notify)
 	}
 	return actions
 }

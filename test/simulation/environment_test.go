@@ -2,11 +2,11 @@ package simulation
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -155,7 +155,6 @@ func (sim *simulation) toggleTaint() {
 func (sim *simulation) removeLabel() {
 	if h, ok := pickMatching(sim, sim.hosts, func(h *simulatedHost) bool { return h.node != "" }); ok {
 		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
-			n.Labels = maps.Clone(n.Labels)
 			delete(n.Labels, observation.EtcdMemberLabel)
 		})
 		sim.log("label of Node %s is removed: %s", h.name, errorText(err))
@@ -186,12 +185,8 @@ func (sim *simulation) useBreakGlass() {
 
 func (sim *simulation) useBreakGlassFor(h *simulatedHost) {
 	_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
-		n.Annotations = maps.Clone(n.Annotations)
-		if n.Annotations == nil {
-			n.Annotations = map[string]string{}
-		}
-		n.Annotations[quorum.BreakGlassAnnotation] = fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"test"}`, h.node,
-			time.Now().Add(10*time.Minute).Format(time.RFC3339))
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, quorum.BreakGlassAnnotation, fmt.Sprintf(
+			`{"uid":%q,"until":%q,"reason":"test"}`, h.node, time.Now().Add(10*time.Minute).Format(time.RFC3339)))
 	})
 	sim.log("break-glass override for Node %s: %s", h.name, errorText(err))
 }

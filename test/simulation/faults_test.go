@@ -60,21 +60,15 @@ func (sim *simulation) backUpOrRestore() {
 	sim.deletions = nil
 	sim.lateWrites = nil
 	sim.delayedProbes = nil
-	waiting, _ := sim.gate.waiting()
-	for _, c := range waiting {
-		if !c.done {
-			c.fail(fmt.Errorf("connection refused"))
-		}
-		sim.gate.answer(c)
-	}
+	sim.failCalls()
 	sim.failCallsFor(time.Duration(10+sim.choose(30)) * time.Second)
 	// The handlers process what the caches have received.
 	for _, r := range sim.replicas {
-		r.caches.clusters.notify(len(sim.api.clusters.log))
-		r.caches.observations.notify(len(sim.api.observations.log))
-		r.caches.nodes.notify(len(sim.api.nodes.log))
-		r.caches.clusters.disconnected, r.caches.observations.disconnected = true, true
-		r.caches.nodes.disconnected = true
+		for _, c := range r.caches.all() {
+			_, unnotified := c.pending()
+			c.notify(unnotified)
+			c.watch().disconnected = true
+		}
 	}
 	sim.api.restore(*sim.backup)
 	for _, e := range sim.etcds {
@@ -103,13 +97,20 @@ func (sim *simulation) failCallsFor(d time.Duration) {
 	for time.Now().Before(until) {
 		sim.sleep(500 * time.Millisecond)
 		sim.settle()
-		waiting, _ := sim.gate.waiting()
-		for _, c := range waiting {
-			c.fail(fmt.Errorf("connection refused"))
-			sim.gate.answer(c)
-		}
+		sim.failCalls()
 	}
 	sim.settle()
+}
+
+// failCalls answers the calls that wait. A call that was executed keeps its answer.
+func (sim *simulation) failCalls() {
+	waiting, _ := sim.gate.waiting()
+	for _, c := range waiting {
+		if !c.done {
+			c.fail(fmt.Errorf("connection refused"))
+		}
+		sim.gate.answer(c)
+	}
 }
 
 // reassignNodes assigns to each machine the Node of its name.
@@ -272,21 +273,16 @@ func (sim *simulation) advanceAndLog(d time.Duration) {
 // missed versions or lists again.
 func (sim *simulation) toggleWatches() {
 	r := sim.replicas[sim.choose(len(sim.replicas))]
-	switch sim.choose(4) {
-	case 1:
-		r.clusterWatchStalled = !r.clusterWatchStalled
-	case 2:
-		r.observationWatchStalled = !r.observationWatchStalled
-	default:
-		r.nodeWatchStalled = !r.nodeWatchStalled
-	}
+	all := r.caches.all()
+	toggled := all[[]int{2, 0, 1, 2}[sim.choose(4)]].watch()
+	toggled.stalled = !toggled.stalled
 	sim.log("webhook %d: Node watch stalled %t, EtcdCluster watch stalled %t, EtcdObservation watch stalled %t",
-		r.number, r.nodeWatchStalled, r.clusterWatchStalled, r.observationWatchStalled)
-	isStalled := r.nodeWatchStalled || r.clusterWatchStalled || r.observationWatchStalled
+		r.number, r.caches.nodes.stalled, r.caches.clusters.stalled, r.caches.observations.stalled)
+	isStalled := slices.ContainsFunc(all, func(c watchingCache) bool { return c.watch().stalled })
 	if !isStalled && sim.choose(2) == 1 {
-		r.caches.clusters.relist()
-		r.caches.observations.relist()
-		r.caches.nodes.relist()
+		for _, c := range all {
+			c.relist()
+		}
 	}
 }
 

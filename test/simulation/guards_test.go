@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -25,18 +24,9 @@ func (sim *simulation) startEviction(drain *simulatedDrain) {
 	if err != nil {
 		return
 	}
-	sim.deleteCount++
-	d := &simulatedDeletion{
-		number: sim.deleteCount, name: n.Name, host: drain.host, begun: time.Now(), drain: drain, calls: 1,
-	}
+	d := sim.newRequest(simulatedDeletion{host: drain.host, drain: drain})
 	drain.request = d
-	sim.deletions = append(sim.deletions, d)
-	sim.reviewCount++
-	d.review = &simulatedReview{
-		deletion: d, number: sim.reviewCount, replica: sim.replicas[sim.choose(len(sim.replicas))], node: n, labelled: true,
-		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
-		forgiven: map[v1alpha1.ClusterID]bool{},
-	}
+	sim.newReview(d, sim.replicas[sim.choose(len(sim.replicas))], n, true)
 	sim.log("%s of the guard pod of Node %s, UID %s, calls webhook %d", d, n.Name, n.UID, d.review.replica.number)
 	d.review.send(sim)
 }
@@ -98,7 +88,7 @@ func (sim *simulation) handleEviction(d *simulatedDeletion, r *simulatedReview, 
 	if isUnjudged := []quorum.Reason{"NodeGone", "NotGuard", quorum.OnlyMember}; slices.Contains(isUnjudged, reason) {
 		return // there is no quorum to keep
 	}
-	sim.counts.drained++
+	sim.counts["drains allowed"]++
 	sim.recordAllowed(d, r, reason)
 }
 
@@ -115,15 +105,17 @@ func (sim *simulation) evict(d *simulatedDeletion) {
 // reconcileGuards lets the leader create and delete guard pods. Between its read and its write, the
 // simulation may change.
 func (sim *simulation) reconcileGuards() {
-	pending := sim.guardWrites
-	sim.guardWrites = nil
-	for _, write := range pending {
-		write()
-	}
+	sim.writeGuards()
 	if sim.planGuards(); len(sim.guardWrites) > 0 && sim.choose(2) == 1 {
 		return // the writes happen later
 	}
-	pending, sim.guardWrites = sim.guardWrites, nil
+	sim.writeGuards()
+}
+
+// writeGuards carries out the decisions about guard pods.
+func (sim *simulation) writeGuards() {
+	pending := sim.guardWrites
+	sim.guardWrites = nil
 	for _, write := range pending {
 		write()
 	}
@@ -198,10 +190,6 @@ func (sim *simulation) doGuardWork() bool {
 	}
 	sim.planGuards()
 	isBusy := len(sim.guardWrites) > 0
-	pending := sim.guardWrites
-	sim.guardWrites = nil
-	for _, write := range pending {
-		write()
-	}
+	sim.writeGuards()
 	return isBusy
 }

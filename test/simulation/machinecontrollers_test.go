@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -94,9 +93,7 @@ func (sim *simulation) deleteAnyMachine() {
 }
 
 func (sim *simulation) startMachineDelete(m *managedMachine) *simulatedDeletion {
-	sim.deleteCount++
-	d := &simulatedDeletion{number: sim.deleteCount, name: m.host.name, host: m.host, machine: m, begun: time.Now()}
-	sim.deletions = append(sim.deletions, d)
+	d := sim.newRequest(simulatedDeletion{host: m.host, machine: m})
 	sim.log("%s starts; hooked %t, registered %t", d, m.IsHooked, m.IsRegistered)
 	sim.callWebhook(d, sim.choose(len(sim.replicas)))
 	return d
@@ -133,17 +130,8 @@ func (sim *simulation) beginHookReview(r *simulatedReplica, object machine.Objec
 	}
 	m := sim.machines.objects[at]
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.host.name, UID: m.host.node}}
-	sim.deleteCount++
-	sim.reviewCount++
-	d := &simulatedDeletion{
-		number: sim.deleteCount, name: n.Name, host: m.host, machine: m, isHook: true, begun: time.Now(), calls: 1,
-	}
-	d.review = &simulatedReview{
-		deletion: d, number: sim.reviewCount, replica: r, node: n, labelled: true,
-		firstSnapshot: len(sim.snapshots) - 1, before: sim.knowledgeAbout(n.Name, n.UID), order: map[v1alpha1.ClusterID]int{},
-		forgiven: map[v1alpha1.ClusterID]bool{}, cancel: func() {},
-	}
-	sim.deletions = append(sim.deletions, d)
+	d := sim.newRequest(simulatedDeletion{host: m.host, machine: m, isHook: true})
+	sim.newReview(d, r, n, true)
 	sim.log("%s: webhook %d reviews %s", d, r.number, m)
 	return d.review
 }
@@ -176,7 +164,7 @@ func (sim *simulation) handleMachineAnswer(d *simulatedDeletion, r *simulatedRev
 	d.admitted, d.allowedAt = r.node, time.Now()
 	if d.isHook {
 		d.done, d.loss, m.reviewed = true, m.loss, time.Now()
-		sim.counts.hooks++
+		sim.counts["hooks allowed to be removed"]++
 	}
 	if !d.isHook && !m.endsAtOnce() && d.loss != nil {
 		// An earlier call allowed another version, which ended its machine at once.
@@ -265,7 +253,7 @@ func (sim *simulation) stepMachine(m *managedMachine) {
 	case m.IsRegistered && hasNode && n.DeletionTimestamp == nil:
 		sim.deleteNodeOfClaim(m)
 	case sim.mayEnd(m):
-		sim.counts.machines++
+		sim.counts["machines ended by their objects"]++
 		sim.terminate(m.host)
 		if m.IsRegistered && hasNode {
 			_, err := sim.api.editNode(n.Name, func(n *corev1.Node) { n.Finalizers = nil })

@@ -1,11 +1,11 @@
 package simulation
 
 import (
-	"maps"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -63,13 +63,8 @@ func (k *simulatedKured) uncordon() {
 func (k *simulatedKured) edit(h *simulatedHost, marked bool) {
 	_, err := k.sim.api.editNode(h.name, func(n *corev1.Node) {
 		n.Spec.Unschedulable = marked
-		n.Annotations = maps.Clone(n.Annotations)
-		if n.Annotations == nil {
-			n.Annotations = map[string]string{}
-		}
-		n.Annotations[kuredAnnotation] = time.Now().UTC().Format(time.RFC3339)
-		if !marked {
-			delete(n.Annotations, kuredAnnotation)
+		if delete(n.Annotations, kuredAnnotation); marked {
+			metav1.SetMetaDataAnnotation(&n.ObjectMeta, kuredAnnotation, time.Now().UTC().Format(time.RFC3339))
 		}
 	})
 	if err != nil {

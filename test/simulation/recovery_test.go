@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -60,7 +59,9 @@ func (sim *simulation) repairAll() {
 	}
 	sim.delayedProbes, sim.lateWrites = nil, nil
 	for _, r := range sim.replicas {
-		r.nodeWatchStalled, r.clusterWatchStalled, r.observationWatchStalled = false, false, false
+		for _, c := range r.caches.all() {
+			c.watch().stalled = false
+		}
 		r.machineWatchStalled = false
 	}
 	sim.ensureLeader()
@@ -76,7 +77,6 @@ func (sim *simulation) repairAll() {
 		h.up = true
 		_, err := sim.api.editNode(h.name, func(n *corev1.Node) {
 			n.Finalizers, n.Spec.Taints = nil, nil
-			n.Annotations = maps.Clone(n.Annotations)
 			delete(n.Annotations, quorum.BreakGlassAnnotation)
 		})
 		sim.log("Node %s is cleaned up: %s", h.name, errorText(err))
@@ -192,7 +192,7 @@ func (sim *simulation) checkLiveness(limit time.Duration) {
 	if !ok {
 		return
 	}
-	sim.counts.recovered++
+	sim.counts["recovery checks"]++
 	if sim.api.pods[guard.Name(h.name)] != nil && sim.isOpen(h.name) && sim.choose(2) == 1 {
 		sim.checkDrainLiveness(h, limit)
 		return
@@ -370,16 +370,15 @@ func (sim *simulation) doAllWork() bool {
 		if r.isCrashed() {
 			continue
 		}
-		if !r.clusterWatchStalled {
-			r.caches.clusters.bookmark()
-			worked = deliverAll(r.caches.clusters) || worked
-		}
-		if !r.observationWatchStalled {
-			worked = deliverAll(r.caches.observations) || worked
-		}
-		if !r.nodeWatchStalled {
-			r.caches.nodes.bookmark()
-			worked = deliverAll(r.caches.nodes) || worked
+		for _, c := range r.caches.all() {
+			if c.watch().stalled {
+				continue
+			}
+			c.bookmark()
+			unreceived, unnotified := c.pending()
+			c.receive(unreceived)
+			c.notify(unreceived + unnotified)
+			worked = worked || unreceived+unnotified > 0
 		}
 		if n := r.pendingMachineVersions(); n > 0 {
 			r.machineWatch.deliver(n)
@@ -395,13 +394,6 @@ func (sim *simulation) doAllWork() bool {
 		}
 	}
 	return worked || sim.doGuardWork()
-}
-
-func deliverAll[T storedObject[T]](c *simulatedCache[T]) bool {
-	unreceived, unnotified := c.pending()
-	c.receive(unreceived)
-	c.notify(unreceived + unnotified)
-	return unreceived+unnotified > 0
 }
 
 // syncAgent does all due work of an agent: it probes every cluster with a new key, and

@@ -49,10 +49,9 @@ type simulatedReplica struct {
 	machineWatch *machineWatch
 	// controllers run in the leader.
 	controllers []world.Runnable
-	// A stalled watch delivers nothing. skew is the time by which the replica's clock is
-	// ahead.
-	nodeWatchStalled, clusterWatchStalled, observationWatchStalled, machineWatchStalled bool
-
+	// machineWatchStalled is true while the watch of machine objects delivers nothing.
+	machineWatchStalled bool
+	// skew is the time by which the replica's clock is ahead.
 	skew atomic.Int64
 	// isLeading is true if the leader's loop runs here.
 	isLeading bool

@@ -3,7 +3,6 @@ package simulation
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +61,7 @@ type simulation struct {
 	verbose bool
 	// isBlocked reports whether a call must wait. If it is nil, no call waits.
 	isBlocked func(*apiCall) bool
-	counts    historyCounts
+	counts    map[string]int
 
 	mu      sync.Mutex // guards the fields below: the goroutines of the webhook write log lines
 	trace   []string
@@ -73,7 +72,7 @@ type simulation struct {
 func newSimulation(ctx context.Context, c *choices, p profile, verbose bool) *simulation {
 	sim := &simulation{
 		ctx: ctx, choices: c, api: newSimulatedAPIServer(), gate: newGate(), profile: p, verbose: verbose,
-		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{},
+		lastGrant: map[v1alpha1.ClusterID]map[types.UID]int{}, counts: map[string]int{},
 	}
 	sim.kured = &simulatedKured{sim: sim}
 	if p.enabled[machines] {
@@ -154,11 +153,7 @@ func (sim *simulation) giveRole(h *simulatedHost) {
 		return
 	}
 	if _, err := sim.api.editNode(h.name, func(n *corev1.Node) {
-		n.Labels = maps.Clone(n.Labels)
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		n.Labels[observation.RoleLabels()[1]] = ""
+		metav1.SetMetaDataLabel(&n.ObjectMeta, observation.RoleLabels()[1], "")
 	}); err != nil {
 		sim.log("the role of %s is not set: %v", h.name, err)
 	}

@@ -324,7 +324,8 @@ func (s *tracePlayer) stall(args []string, stalled bool) {
 	for _, i := range args[1:] {
 		r := s.replicas[number(s.t, i)]
 		watch := map[string]*bool{
-			"nodes": &r.nodeWatchStalled, "etcdclusters": &r.clusterWatchStalled, "machines": &r.machineWatchStalled,
+			"nodes": &r.caches.nodes.stalled, "etcdclusters": &r.caches.clusters.stalled,
+			"machines": &r.machineWatchStalled,
 		}[args[0]]
 		require.NotNil(s.t, watch)
 		*watch = stalled

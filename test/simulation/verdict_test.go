@@ -228,7 +228,7 @@ func (sim *simulation) checkAllowed(a *allowedReview) {
 	if slices.ContainsFunc(sim.etcds, func(e *simulatedEtcd) bool {
 		return a.review.order[e.id] > 0 && a.review.before.reboot.uid != a.loss.uid && len(sim.awayMembers(e, a)) > 0
 	}) {
-		sim.counts.besideReboot++
+		sim.counts["allowed beside a reboot"]++
 	}
 	for _, earlier := range sim.allowedReviews {
 		if !earlier.loss.over && earlier.review.deletion != a.review.deletion {
