@@ -96,7 +96,7 @@ func NewZoneWhatIf(s State, zone string) (WhatIf, error) {
 		return WhatIf{}, err
 	}
 	w, err := NewWhatIf(s, nodes)
-	w.Zone, w.Notes = zone, append(append(w.Notes, s.zoneConflicts(zone)...), s.withoutZone()...)
+	w.Zone, w.Notes = zone, append(w.Notes, s.withoutZone()...)
 	return w, err
 }
 

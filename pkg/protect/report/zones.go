@@ -165,22 +165,6 @@ func (s State) withoutZone() (notes []string) {
 	return notes
 }
 
-// zoneConflicts returns notes about the Nodes with etcd that have one zone by the label, and
-// another one by the label of earlier versions of Kubernetes: one of them was changed. One of the
-// two is the zone of the argument.
-func (s State) zoneConflicts(zone string) (notes []string) {
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
-		current, former := s.zoneOf(n), n.Labels[corev1.LabelFailureDomainBetaZone]
-		isAbout := observation.IsLabelled(n) && (current == zone || former == zone)
-		if isAbout && s.zoneLabel() == corev1.LabelTopologyZone && former != "" && former != current {
-			notes = append(notes, fmt.Sprintf("node %s has the label %s=%s too, which does not count",
-				n.Name, corev1.LabelFailureDomainBetaZone, former))
-		}
-	}
-	return notes
-}
-
 // zoneLabel returns the label with the zone of a Node.
 func (s State) zoneLabel() string { return cmp.Or(s.ZoneLabel, corev1.LabelTopologyZone) }
 
