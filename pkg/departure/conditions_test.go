@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 )
 
-// withCondition sets a condition that began at noon.
-func withCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) func(*corev1.Node) {
+// is returns a change that sets a condition to this status at noon.
+func is(status corev1.ConditionStatus, kind corev1.NodeConditionType, reason string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
 			Type: kind, Status: status, Reason: reason,
@@ -23,8 +23,8 @@ func withCondition(kind corev1.NodeConditionType, status corev1.ConditionStatus,
 
 func TestConditions(t *testing.T) {
 	const isTrue, isFalse, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
-	table := departure.Table{}.Add(departure.ForAWhile, "condition:example.com/Repair").
-		Add(departure.ForAWhile, "DrainPlanned")
+	const maintained, repaired = corev1.NodeMaintenanceInProgress, "example.com/Repair"
+	table := departure.Table{}.Add(departure.ForAWhile, "condition:"+repaired).Add(departure.ForAWhile, "DrainPlanned")
 	const since = ", since 2026-05-01T12:00:00Z"
 	const mayBeAway = "may be away, because the status of its condition is Unknown "
 	for name, c := range map[string]struct {
@@ -32,57 +32,53 @@ func TestConditions(t *testing.T) {
 		mark, notice string
 	}{
 		"no condition": {nodeWith(), "", ""},
-		"ready":        {nodeWith(withCondition(corev1.NodeReady, isTrue, "KubeletReady")), "", ""},
+		"ready":        {nodeWith(is(isTrue, corev1.NodeReady, "KubeletReady")), "", ""},
 		"maintenance": {
-			nodeWith(withCondition(corev1.NodeMaintenanceInProgress, isTrue, "KernelUpdate")),
+			nodeWith(is(isTrue, maintained, "KernelUpdate")),
 			"is under maintenance (condition MaintenanceInProgress" + since + ", reason KernelUpdate)", "",
 		},
 		"draining": {
-			nodeWith(withCondition(corev1.NodeDrainInProgress, isTrue, "")),
-			"is being drained (condition DrainInProgress" + since + ")", "",
+			nodeWith(is(isTrue, "DrainInProgress", "")), "is being drained (condition DrainInProgress" + since + ")", "",
 		},
 		"drained": {
-			nodeWith(withCondition(corev1.NodeDrainInProgress, isFalse, ""), withCondition(corev1.NodeDrained, isTrue, "")),
+			nodeWith(is(isFalse, "DrainInProgress", ""), is(isTrue, "Drained", "")),
 			"is drained (condition Drained" + since + ")", "",
 		},
 		"shutting down": {
-			nodeWith(withCondition(corev1.NodeGracefulNodeShutdownInProgress, isTrue, "")),
+			nodeWith(is(isTrue, "GracefulNodeShutdownInProgress", "")),
 			"is shutting down (condition GracefulNodeShutdownInProgress" + since + ")", "",
 		},
-		"over": {nodeWith(withCondition(corev1.NodeMaintenanceInProgress, isFalse, "Done")), "", ""},
+		"over": {nodeWith(is(isFalse, maintained, "Done")), "", ""},
 		"unknown": {
-			nodeWith(withCondition(corev1.NodeDrainInProgress, unknown, "Lost")),
+			nodeWith(is(unknown, "DrainInProgress", "Lost")),
 			"", mayBeAway + "(condition DrainInProgress" + since + ", reason Lost)",
 		},
-		"odd status": {nodeWith(withCondition(corev1.NodeDrainInProgress, "true", "")), "", ""},
+		"odd status": {nodeWith(is("true", "DrainInProgress", "")), "", ""},
 		"planned": {
-			nodeWith(withCondition(corev1.NodeMaintenancePlanned, isTrue, "Firmware")),
+			nodeWith(is(isTrue, "MaintenancePlanned", "Firmware")),
 			"", "has maintenance planned (condition MaintenancePlanned" + since + ", reason Firmware)",
 		},
-		"planned, unknown": {nodeWith(withCondition(corev1.NodeMaintenancePlanned, unknown, "")), "", ""},
+		"planned, unknown": {nodeWith(is(unknown, "MaintenancePlanned", "")), "", ""},
 		"planned and in progress": {
-			nodeWith(withCondition(corev1.NodeMaintenancePlanned, isTrue, ""),
-				withCondition(corev1.NodeMaintenanceInProgress, isTrue, "")),
+			nodeWith(is(isTrue, "MaintenancePlanned", ""), is(isTrue, maintained, "")),
 			"is under maintenance (condition MaintenanceInProgress" + since + ")",
 			"has maintenance planned (condition MaintenancePlanned" + since + ")",
 		},
 		"--away-mark": {
-			nodeWith(withCondition("example.com/Repair", isTrue, "Disk")),
+			nodeWith(is(isTrue, repaired, "Disk")),
 			"is marked by --away-mark as away (condition example.com/Repair" + since + ", reason Disk)", "",
 		},
 		"--away-mark, unknown": {
-			nodeWith(withCondition("example.com/Repair", unknown, "")),
-			"", mayBeAway + "(condition example.com/Repair" + since + ")",
+			nodeWith(is(unknown, repaired, "")), "", mayBeAway + "(condition example.com/Repair" + since + ")",
 		},
-		"condition with the key of a taint": {nodeWith(withCondition("DrainPlanned", isTrue, "")), "", ""},
-		"taint with the key of a condition": {nodeWith(tainted("example.com/Repair", "Drained")), "", ""},
+		"condition with the key of a taint": {nodeWith(is(isTrue, "DrainPlanned", "")), "", ""},
+		"taint with the key of a condition": {nodeWith(tainted(repaired, "Drained")), "", ""},
 		"going for good": {
-			nodeWith(withCondition("Drained", isTrue, ""), tainted("karpenter.sh/disrupted")),
+			nodeWith(is(isTrue, "Drained", ""), tainted("karpenter.sh/disrupted")),
 			"is about to be deleted (taint karpenter.sh/disrupted)", "",
 		},
 		"reason of several lines": {
-			nodeWith(withCondition(corev1.NodeDrained, isTrue, "a\nb\x1b[2J")),
-			"is drained (condition Drained" + since + ", reason a b [2J)", "",
+			nodeWith(is(isTrue, "Drained", "a\nb\x1b[2J")), "is drained (condition Drained" + since + ", reason a b [2J)", "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +95,7 @@ func TestConditions(t *testing.T) {
 			require.Equal(t, departure.None, notice.Class)
 		})
 	}
-	drained := departure.OfOthers(nodeWith(withCondition(corev1.NodeDrained, isTrue, "")))
+	drained := departure.OfOthers(nodeWith(is(isTrue, "Drained", "")))
 	require.Equal(t, departure.ForAWhile, drained.Class)
 	require.Equal(t, "kubectl patch node n --subresource=status "+
 		`--patch '{"status":{"conditions":[{"type":"Drained","status":"False"}]}}'`, drained.RemoveCommand("n"))

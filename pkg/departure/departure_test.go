@@ -46,30 +46,11 @@ func TestMarks(t *testing.T) {
 		class departure.Class
 		text  string
 	}{
-		"no mark":   {nodeWith(), departure.None, ""},
-		"cordoned":  {nodeWith(cordoned, tainted(corev1.TaintNodeUnschedulable)), departure.None, ""},
-		"not ready": {nodeWith(tainted(corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable)), departure.None, ""},
-		"candidate": {nodeWith(tainted("DeletionCandidateOfClusterAutoscaler")), departure.None, ""},
-		"guarded":   {nodeWith(annotated("karpenter.sh/do-not-disrupt", "true")), departure.None, ""},
-		"CA": {
-			nodeWith(tainted("x", "ToBeDeletedByClusterAutoscaler")), forGood,
-			"taint ToBeDeletedByClusterAutoscaler",
-		},
-		"Karpenter":     {nodeWith(tainted("karpenter.sh/disrupted")), forGood, "taint karpenter.sh/disrupted"},
-		"old Karpenter": {nodeWith(tainted("karpenter.sh/disruption")), forGood, "taint karpenter.sh/disruption"},
-		"pool proxy":    {nodeWith(tainted("node-about-to-be-drained")), forGood, "taint node-about-to-be-drained"},
-		"out of service": {
-			nodeWith(tainted("node.kubernetes.io/out-of-service")), forGood,
-			"taint node.kubernetes.io/out-of-service",
-		},
-		"GKE": {
-			nodeWith(tainted("cloud.google.com/impending-node-termination")), forGood,
-			"taint cloud.google.com/impending-node-termination",
-		},
-		"AWS, spot": {
-			nodeWith(tainted("aws-node-termination-handler/spot-itn")), forGood,
-			"taint aws-node-termination-handler/spot-itn",
-		},
+		"no mark":    {nodeWith(), departure.None, ""},
+		"cordoned":   {nodeWith(cordoned, tainted(corev1.TaintNodeUnschedulable)), departure.None, ""},
+		"not ready":  {nodeWith(tainted(corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable)), departure.None, ""},
+		"candidate":  {nodeWith(tainted("DeletionCandidateOfClusterAutoscaler")), departure.None, ""},
+		"guarded":    {nodeWith(annotated("karpenter.sh/do-not-disrupt", "true")), departure.None, ""},
 		"AWS, label": {nodeWith(labelled("aws-node-termination-handler/action", "x")), departure.None, ""},
 		"kured": {
 			nodeWith(cordoned, annotated(kured, "2026-05-01T11:55:00+02:00")), forAWhile,
@@ -87,12 +68,6 @@ func TestMarks(t *testing.T) {
 		"CLUO": {
 			nodeWith(cordoned, annotated("container-linux-update.v1.coreos.com/reboot-in-progress", "true")), forAWhile,
 			"annotation container-linux-update.v1.coreos.com/reboot-in-progress",
-		},
-		"NMO": {nodeWith(tainted("medik8s.io/drain")), forAWhile, "taint medik8s.io/drain"},
-		"SNR": {nodeWith(tainted("medik8s.io/remediation")), forAWhile, "taint medik8s.io/remediation"},
-		"FAR, earlier key": {
-			nodeWith(tainted("medik8s.io/fence-agents-remediation")), forAWhile,
-			"taint medik8s.io/fence-agents-remediation",
 		},
 		"kured and Karpenter": {
 			nodeWith(cordoned, annotated(kured, "x"), tainted("karpenter.sh/disrupted")), forGood,
@@ -119,65 +94,68 @@ func TestMarks(t *testing.T) {
 			require.NotEmpty(t, m.Says)
 		})
 	}
+}
+
+func TestTaints(t *testing.T) {
 	added := metav1.NewTime(time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC))
-	fenced := nodeWith(func(n *corev1.Node) {
-		n.Spec.Taints = []corev1.Taint{{Key: "remediation.medik8s.io/fence-agents-remediation", TimeAdded: &added}}
-	})
-	m := departure.Table{}.Of(fenced)
-	require.Equal(t, departure.ForAWhile, m.Class)
-	require.Equal(t, added.Time, m.Since)
-	require.Equal(t, "kubectl taint node n remediation.medik8s.io/fence-agents-remediation-", m.RemoveCommand("n"))
+	for key, class := range map[string]departure.Class{
+		"ToBeDeletedByClusterAutoscaler":                  departure.ForGood,
+		"karpenter.sh/disrupted":                          departure.ForGood,
+		"karpenter.sh/disruption":                         departure.ForGood,
+		"node-about-to-be-drained":                        departure.ForGood,
+		"node.kubernetes.io/out-of-service":               departure.ForGood,
+		"cloud.google.com/impending-node-termination":     departure.ForGood,
+		"aws-node-termination-handler/spot-itn":           departure.ForGood,
+		"medik8s.io/drain":                                departure.ForAWhile,
+		"medik8s.io/remediation":                          departure.ForAWhile,
+		"medik8s.io/fence-agents-remediation":             departure.ForAWhile,
+		"remediation.medik8s.io/fence-agents-remediation": departure.ForAWhile,
+		"readiness.k8s.io/network":                        departure.None,
+	} {
+		m := departure.Table{}.Of(nodeWith(tainted("x"), func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, TimeAdded: &added})
+		}))
+		require.Equal(t, class, m.Class, key)
+		if class != departure.None {
+			require.Equal(t, "taint "+key+", since 2026-05-01T12:00:00Z", m.String())
+			require.Equal(t, "kubectl taint node n "+key+"-", m.RemoveCommand("n"))
+			require.NotEmpty(t, m.Says)
+		}
+	}
 }
 
 func TestAdd(t *testing.T) {
 	none := departure.Table{}
 	table := none.Add(departure.ForGood, "example.com/gone").Add(departure.ForAWhile, "example.org/").
 		Add(departure.ForAWhile, "maintenance")
+	const forGood, forAWhile = departure.ForGood, departure.ForAWhile
 	for name, c := range map[string]struct {
-		node  *corev1.Node
-		class departure.Class
-		text  string
+		node   *corev1.Node
+		class  departure.Class
+		remove string // the command that removes the mark, after kubectl
 	}{
-		"taint": {
-			nodeWith(tainted("example.com/gone")), departure.ForGood,
-			"kubectl taint node n example.com/gone-",
-		},
-		"annotation for good": {nodeWith(annotated("example.com/gone", "")), departure.None, ""},
-		"longer key":          {nodeWith(tainted("example.com/gone-soon")), departure.None, ""},
-		"prefix of a taint": {
-			nodeWith(tainted("example.org/x")), departure.ForAWhile,
-			"kubectl taint node n example.org/x-",
-		},
-		"prefix of an annotation": {
-			nodeWith(annotated("example.org/y", "")), departure.ForAWhile,
-			"kubectl annotate node n example.org/y-",
-		},
-		"label": {
-			nodeWith(labelled("maintenance", "true")), departure.ForAWhile,
-			"kubectl label node n maintenance-",
-		},
+		"taint":                   {nodeWith(tainted("example.com/gone")), forGood, "taint node n example.com/gone-"},
+		"annotation for good":     {nodeWith(annotated("example.com/gone", "")), departure.None, ""},
+		"longer key":              {nodeWith(tainted("example.com/gone-soon")), departure.None, ""},
+		"prefix of a taint":       {nodeWith(tainted("example.org/x")), forAWhile, "taint node n example.org/x-"},
+		"prefix of an annotation": {nodeWith(annotated("example.org/y", "")), forAWhile, "annotate node n example.org/y-"},
+		"label":                   {nodeWith(labelled("maintenance", "true")), forAWhile, "label node n maintenance-"},
 		"for good besides away": {
-			nodeWith(tainted("medik8s.io/drain", "example.com/gone")), departure.ForGood,
-			"kubectl taint node n example.com/gone-",
+			nodeWith(tainted("medik8s.io/drain", "example.com/gone")), forGood, "taint node n example.com/gone-",
 		},
-		"value false": {
-			nodeWith(labelled("maintenance", "false"), annotated("example.org/y", "false")), departure.None,
-			"",
-		},
+		"label false":      {nodeWith(labelled("maintenance", "false")), departure.None, ""},
+		"annotation false": {nodeWith(annotated("example.org/y", "false")), departure.None, ""},
 		"first of several, by name": {
-			nodeWith(annotated("example.org/b", ""), annotated("example.org/a", "")), departure.ForAWhile,
-			"kubectl annotate node n example.org/a-",
+			nodeWith(annotated("example.org/b", ""), annotated("example.org/a", "")), forAWhile,
+			"annotate node n example.org/a-",
 		},
-		"built in": {
-			nodeWith(tainted("karpenter.sh/disrupted")), departure.ForGood,
-			"kubectl taint node n karpenter.sh/disrupted-",
-		},
+		"built in": {nodeWith(tainted("karpenter.sh/disrupted")), forGood, "taint node n karpenter.sh/disrupted-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := table.Of(c.node)
 			require.Equal(t, c.class, m.Class)
 			if c.class != departure.None {
-				require.Equal(t, c.text, m.RemoveCommand("n"))
+				require.Equal(t, "kubectl "+c.remove, m.RemoveCommand("n"))
 			}
 		})
 	}

@@ -19,22 +19,21 @@ func TestEtcdMemberMayBeOn(t *testing.T) {
 	_, err = machine.ParseEtcdMember([]byte(`{"spec":{"leave":"yes"}}`))
 	require.ErrorContains(t, err, "parsing the EtcdMember")
 
+	announcing := func(annotation string) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Annotations = map[string]string{observation.AnnouncementAnnotation: annotation}
+		}
+	}
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
 		want   bool
 	}{
-		"name":    {func(n *corev1.Node) { n.Name = "c1" }, true},
-		"address": {func(n *corev1.Node) { n.Status.Addresses[0].Address = "10.0.0.1" }, true},
-		"announcement": {func(n *corev1.Node) {
-			n.Annotations = map[string]string{observation.AnnouncementAnnotation: `[{"cluster":"cd","member":"3a"}]`}
-		}, true},
-		"announcement that cannot be parsed": {func(n *corev1.Node) {
-			n.Annotations = map[string]string{observation.AnnouncementAnnotation: `[`}
-		}, true},
-		"another member": {func(n *corev1.Node) {
-			n.Annotations = map[string]string{observation.AnnouncementAnnotation: `[{"cluster":"cd","member":"3b"}]`}
-		}, false},
-		"another Node": {func(*corev1.Node) {}, false},
+		"name":                               {func(n *corev1.Node) { n.Name = "c1" }, true},
+		"address":                            {func(n *corev1.Node) { n.Status.Addresses[0].Address = "10.0.0.1" }, true},
+		"announcement":                       {announcing(`[{"cluster":"cd","member":"3a"}]`), true},
+		"announcement that cannot be parsed": {announcing(`[`), true},
+		"another member":                     {announcing(`[{"cluster":"cd","member":"3b"}]`), false},
+		"another Node":                       {func(*corev1.Node) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := &corev1.Node{

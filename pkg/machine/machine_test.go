@@ -156,26 +156,3 @@ func TestPlanHook(t *testing.T) {
 		})
 	}
 }
-
-// F73: a registered NodeClaim ended after its Node; its grant ended first, and the machine joined
-// again.
-func TestIsEnding(t *testing.T) {
-	for name, c := range map[string]struct {
-		object                machine.Object
-		withNode, withoutNode bool
-	}{
-		"Machine":                   {machine.Object{}, false, false},
-		"Machine, deleting":         {machine.Object{Deleting: true}, true, true},
-		"Machine, deleting, hooked": {machine.Object{Deleting: true, IsHooked: true}, false, false},
-		"NodeClaim, not registered": {machine.Object{Kind: machine.KindNodeClaim}, false, false},
-		"NodeClaim, deleting": {
-			machine.Object{Kind: machine.KindNodeClaim, Deleting: true, IsRegistered: true}, false, true,
-		},
-		"NodeClaim, deleting, not registered": {machine.Object{Kind: machine.KindNodeClaim, Deleting: true}, true, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.withNode, c.object.IsEnding(true))
-			require.Equal(t, c.withoutNode, c.object.IsEnding(false))
-		})
-	}
-}

@@ -10,7 +10,8 @@ import (
 )
 
 // TestEveryEnd walks every way by which the machine of an object ends. The last request on each way
-// is reviewed, and no request follows it.
+// is reviewed, and no request follows it. F73: a registered NodeClaim ended after its Node; its
+// grant ended first, and the machine joined again.
 func TestEveryEnd(t *testing.T) {
 	var ways []string
 	for _, hasNode := range []bool{true, false} {

@@ -111,29 +111,3 @@ func TestPartOfAnotherNode(t *testing.T) {
 		require.Equal(t, spc.Unknown, x.Find(none).Outcome, "the part does not have that record")
 	})
 }
-
-// TestPartSizes: each record is in the part of its Node, and in no other.
-func TestPartSizes(t *testing.T) {
-	var records []spc.Record
-	var nodes []*corev1.Node
-	for i := range 15000 {
-		ip := fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
-		records = append(records, spc.Record{
-			PK: int64(i), InstanceID: fmt.Sprintf("m%d", i), PrivateIP: ip,
-			State: "running",
-		})
-		n := node(address(corev1.NodeInternalIP, ip))
-		n.Name = fmt.Sprintf("worker-%d", i)
-		nodes = append(nodes, n)
-	}
-	x := spc.NewIndex(&spc.Inventory{AsOf: noon(), Records: records})
-	parts := x.Split(nodes)
-	require.Len(t, parts, spc.Parts)
-	total := 0
-	for number, part := range parts {
-		require.Len(t, part.Records, len(part.Nodes))
-		require.Less(t, len(part.Records), 2*len(nodes)/spc.Parts, number)
-		total += len(part.Records)
-	}
-	require.Equal(t, len(records), total)
-}

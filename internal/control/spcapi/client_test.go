@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -176,21 +175,6 @@ func TestInvalidRecords(t *testing.T) {
 		_, err := refresh(t, options)
 		require.ErrorContains(t, err, want)
 	}
-}
-
-// A server redirects the client to another one, which must not get the token.
-func TestRedirect(t *testing.T) {
-	followed := false
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed = true }))
-	t.Cleanup(elsewhere.Close)
-	s, options := serve(t)
-	s.Fail(func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, elsewhere.URL+"?token="+r.Header.Get("Authorization"), http.StatusTemporaryRedirect)
-	})
-	_, err := refresh(t, options)
-	require.ErrorContains(t, err, "redirect to ")
-	require.NotContains(t, err.Error(), token)
-	require.False(t, followed)
 }
 
 // An error of a proxy or a library quotes the request.

@@ -26,11 +26,6 @@ func ExampleParseAnnouncement() {
 	// error: true
 }
 
-func ExampleFormatAnnouncement() {
-	fmt.Println(observation.FormatAnnouncement([]evidence.MemberRef{ref("b", "2"), ref("a", "1"), ref("b", "2")}))
-	// Output: [{"cluster":"a","member":"1"},{"cluster":"b","member":"2"}]
-}
-
 func TestParseAnnouncement(t *testing.T) {
 	many := make([]string, observation.MaxAnnounced+1)
 	for i := range many {
