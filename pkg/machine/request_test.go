@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
-// TestEveryEnd walks every way by which the machine of an object ends. The last request on each way
-// is reviewed, and no request follows it. F73: a registered NodeClaim ended after its Node; its
-// grant ended first, and the machine joined again.
+// F73: a registered NodeClaim ended after its Node; its grant ended first, and the machine joined
+// again. The last request on every way by which the machine of an object ends is reviewed, and no
+// request follows it.
 func TestEveryEnd(t *testing.T) {
 	var ways []string
 	for _, hasNode := range []bool{true, false} {

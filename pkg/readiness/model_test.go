@@ -60,9 +60,9 @@ type holdModel struct {
 	parsed map[string]Record
 }
 
-// modelActor is an agent, a leader, or a step of something else. work leaves its argument unchanged,
-// and returns the states that follow: the last one, and before it the one in which a program that is
-// killed after its first write leaves the Node. There is none if nothing changes.
+// modelActor is an agent, a leader, or a step of something else. work leaves its argument
+// unchanged, and returns the states that follow: the last one, and before it the one in which a
+// program that is killed after its first write leaves the Node. There is none if nothing changes.
 type modelActor struct {
 	name string
 	work func(holdModel, *modelState) ([]*modelState, error)

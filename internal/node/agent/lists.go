@@ -21,9 +21,9 @@ type memberLists map[v1alpha1.ClusterID][]v1alpha1.MemberStatus
 
 // A listWatcher notices within listInterval that the member list of a local server has changed. It
 // reads the list as the server stores it, which needs no quorum and costs the server one small
-// request. The list is no evidence. It only makes a probe due, which reads a confirmed list. A member
-// that joins and leaves between two reads is not noticed: an observation that has found it stays for
-// up to publishInterval, and answers no later nonce.
+// request. The list is no evidence. It only makes a probe due, which reads a confirmed list. A
+// member that joins and leaves between two reads is not noticed: an observation that has found it
+// stays for up to publishInterval, and answers no later nonce.
 type listWatcher struct {
 	read func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error)
 	// changed is called when a list has changed.

@@ -121,7 +121,8 @@ func states(t *testing.T, root string) (eventually func(why string, isWanted fun
 // changes the host and requires a notification within a second.
 func promptness(t *testing.T, h *host.Host) (requireNotified func(why string, change func())) {
 	t.Helper()
-	var count, scanned, next, arrived atomic.Int64 // next is the number of a notification, arrived its time
+	// next is the number of a notification, arrived its time.
+	var count, scanned, next, arrived atomic.Int64
 	startWatch(t, h, func(ctx context.Context) {
 		if count.Add(1) == next.Load() {
 			arrived.Store(time.Now().UnixNano())

@@ -77,8 +77,8 @@ func TestUpdateReturnsWatchError(t *testing.T) {
 	require.Empty(t, w.dirs)
 }
 
-// TestWatchNotifiesOfNewTargets: a target may change between the read that found it and the watch on
-// it.
+// TestWatchNotifiesOfNewTargets: a target may change between the read that found it and the watch
+// on it.
 func TestWatchNotifiesOfNewTargets(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "etc"), 0o755))
