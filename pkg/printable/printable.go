@@ -69,6 +69,3 @@ func Join[T any](items []T, separator string, text func(T) string) string {
 	}
 	return strings.Join(texts, separator)
 }
-
-// Is reports whether a text has only printable characters and line breaks.
-func Is(text string) bool { return Text(text) == text }

@@ -168,7 +168,7 @@ func TestUnreachableServer(t *testing.T) {
 func TestInvalidRecords(t *testing.T) {
 	for want, body := range map[string]string{
 		"node_id 4 belongs to cluster 7 instead of 23391": `[{"pk":4,"cluster":7,"state":"running"}]`,
-		"size of node_id 4 has 1025 bytes":                `[{"pk":4,"size":"` + strings.Repeat("x", 1025) + `"}]`,
+		"node_id 4 has 41": `[{"pk":4,"size":"` + strings.Repeat("x", 4<<10) + `"}]`,
 	} {
 		s, options := serve(t)
 		s.Fail(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxField limits one field of a record, in bytes. The API's longest values are the names
-	// of pools. A whole response would not fit into a Node's annotations.
-	maxField = 1 << 10
+	// maxRecord limits the JSON of a record, in bytes. Its usual size is half a KiB. A whole response
+	// would not fit into a Node's annotations.
+	maxRecord = 4 << 10
 	// maxRetryAfter limits the pause that a Retry-After header can request.
 	maxRetryAfter = time.Hour
 )
@@ -67,14 +67,8 @@ func checkRecord(r *spc.Record, cluster int64) error {
 		return fmt.Errorf("node_id %d belongs to cluster %d instead of %d", r.PK, r.Cluster, cluster)
 	}
 	r.Cluster = cluster
-	for name, value := range map[string]string{
-		"pool_name": r.PoolName, "instance_id": r.InstanceID, "provider_node_id": r.ProviderNodeID, "role": r.Role,
-		"group_name": r.GroupName, "private_ip": r.PrivateIP, "public_ip": r.PublicIP, "location": r.Location,
-		"zone": r.Zone, "size": r.Size, "state": r.State, "created": r.Created,
-	} {
-		if len(value) > maxField {
-			return fmt.Errorf("%s of node_id %d has %d bytes, more than %d", name, r.PK, len(value), maxField)
-		}
+	if text, err := json.Marshal(r); err != nil || len(text) > maxRecord {
+		return fmt.Errorf("node_id %d has %d bytes, more than %d", r.PK, len(text), maxRecord)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func Fuzz(f *testing.F, check func(t *testing.T, text string)) {
 func RequirePrintable(t *testing.T, name string, shown ...string) {
 	t.Helper()
 	for _, text := range shown {
-		require.True(t, printable.Is(text), "%s: %q", name, text)
+		require.Equal(t, printable.Text(text), text, name)
 	}
 }
 
