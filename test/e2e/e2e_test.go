@@ -34,7 +34,7 @@ func TestHoldfast(t *testing.T) {
 		{"replace a stopped member", scenarioReplaceMember},
 		{"stop, disable and start etcd", scenarioStopEtcd},
 		{"add, promote and remove a learner", scenarioLearner},
-		{"drain all etcd nodes at once", scenarioDrain},
+		{"drain two etcd nodes at once", scenarioDrain},
 		{"isolate an etcd host", scenarioPartition},
 		{"reject false observations and forged reviews", scenarioFalseObservations},
 		{"stop the webhook", scenarioNoWebhook},
