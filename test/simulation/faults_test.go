@@ -53,6 +53,7 @@ func (sim *simulation) backUpOrRestore() {
 	for _, d := range slices.Clone(sim.deletions) {
 		if d.review != nil {
 			d.review.cancel()
+			sim.settle()
 		}
 		d.review = nil
 		sim.abandon(d, "the API server is down")
@@ -102,7 +103,8 @@ func (sim *simulation) failCallsFor(d time.Duration) {
 	sim.settle()
 }
 
-// failCalls answers the calls that wait. A call that was executed keeps its answer.
+// failCalls answers the calls that wait, one at a time: callers that wake together go on in the
+// order of the scheduler. A call that was executed keeps its answer.
 func (sim *simulation) failCalls() {
 	waiting, _ := sim.gate.waiting()
 	for _, c := range waiting {
@@ -110,6 +112,7 @@ func (sim *simulation) failCalls() {
 			c.fail(fmt.Errorf("connection refused"))
 		}
 		sim.gate.answer(c)
+		sim.settle()
 	}
 }
 

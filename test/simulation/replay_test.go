@@ -14,7 +14,7 @@ import (
 func TestReplay(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
-	seeds := []uint64{17, 55, 333}
+	seeds := []uint64{14, 17, 25, 55, 333}
 	for range flagValue[int]("histories") / 1000 {
 		seeds = append(seeds, rand.Uint64())
 	}
