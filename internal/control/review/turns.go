@@ -68,6 +68,9 @@ func newTurns() *turns { return &turns{queues: map[types.UID]*turnQueue{}} }
 // take calls turn with a and all other attempts that wait for the cluster, or waits until another
 // call has done so. turn sets the results.
 func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, error) {
+	if a.ctx.Err() != nil {
+		return quorum.Verdict{}, endedWaiting(a.ctx)
+	}
 	a.done = make(chan struct{})
 	c := a.result().Cluster
 	queue := t.add(c.UID, a)
@@ -80,9 +83,14 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 		loop.Turn(a.ctx, c.Name)
 	case <-a.ctx.Done():
 		loop.Turn(a.ctx, c.Name)
-		return quorum.Verdict{}, fmt.Errorf("waiting to decide after other reviews: %w", context.Cause(a.ctx))
+		return quorum.Verdict{}, endedWaiting(a.ctx)
 	}
 	return a.verdict, a.err
+}
+
+// endedWaiting is the error of a review that ends before its turn.
+func endedWaiting(ctx context.Context) error {
+	return fmt.Errorf("waiting to decide after other reviews: %w", context.Cause(ctx))
 }
 
 // run calls turn, unless an earlier turn had a in its batch, and ends the turn.
