@@ -296,6 +296,14 @@ func TestTurns(t *testing.T) {
 		require.NoError(t, g.Wait())
 		require.Equal(t, []int{1}, batches)
 
+		// A review that has ended takes no turn, although it is free.
+		batches = nil
+		for range 20 {
+			_, err = do(hasty, "c")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.Empty(t, batches)
+
 		// A panic is an error of all reviews of the batch, and others can write.
 		isBroken = true
 		for range 3 {
