@@ -22,6 +22,10 @@ import (
 // often as one with open grants: bootstrap waits for a minute.
 const newClusterTime = 2 * time.Minute
 
+// returnTick is the time between two probes while a drained node returns. The drain of the next node
+// waits for that.
+const returnTick = 5 * time.Second
+
 // A clusterState is what the leader keeps of one cluster between rounds. It is lost with the
 // leadership. All that depends on it then starts from the beginning, and takes longer.
 type clusterState struct {
@@ -90,7 +94,10 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterSt
 	}
 	every := calmTick
 	isNew := len(c.Spec.Members) == 0 && l.Now().Sub(c.CreationTimestamp.Time) < newClusterTime
-	if len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()) {
+	switch {
+	case s.isReturning():
+		every = returnTick
+	case len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()):
 		every = l.Tick
 	}
 	return l.Now().Sub(s.probedAt) >= every
@@ -126,6 +133,9 @@ func (l *Leader) probeAndWrite(
 	view := quorum.View{Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: possible}
 	s.addProofs(view, l.Now(), 2*calmTick)
 	s.addReturns(view, l.Now())
+	if s.isReturning() {
+		time.AfterFunc(returnTick, l.wake.Notify)
+	}
 	all, err := index.announcingNodes(nodes)
 	if err == nil {
 		err = l.writeSpec(ctx, view, all, s)

@@ -72,6 +72,16 @@ func (s *clusterState) addReturns(v quorum.View, now time.Time) {
 	s.returns = returns
 }
 
+// isReturning reports whether a drained node is about to be back.
+func (s *clusterState) isReturning() bool {
+	for _, r := range s.returns {
+		if r.IsUnderWay() {
+			return true
+		}
+	}
+	return false
+}
+
 func hasAnswered(v quorum.View, b v1alpha1.Binding) bool {
 	return slices.ContainsFunc(v.Cluster.Observations, func(o v1alpha1.Observation) bool {
 		return observation.IsFrom(o, b) && observation.IsAnswer(o, v.Nonces)

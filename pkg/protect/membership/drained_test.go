@@ -41,6 +41,22 @@ func every10s(from time.Duration, n int, cluster *quorumtest.Cluster) []leaderPr
 	return probes
 }
 
+func TestReturnIsUnderWay(t *testing.T) {
+	closed := quorumtest.Voters(3).Drained(0)
+	open := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.Cordoned = false })
+	down := quorumtest.Voters(3).Drained(0).State(0, func(n *observation.NodeState) { n.Cordoned = false }).Dead(0)
+	var r membership.NodeReturn
+	require.False(t, r.IsUnderWay())
+	for i, probe := range []struct {
+		cluster    *quorumtest.Cluster
+		isUnderWay bool
+	}{{closed, false}, {down, true}, {down, false}, {open, true}, {down, false}, {closed, false}, {open, true}} {
+		now := quorumtest.Noon().Add(time.Duration(i) * time.Second)
+		r = r.Next(probe.cluster.View, probe.cluster.Cluster.Spec.Grants[0], now)
+		require.Equal(t, probe.isUnderWay, r.IsUnderWay(), "probe %d", i)
+	}
+}
+
 // F34, F37: the grant of a drain ended while its Node existed, by proofs from before the restart,
 // or at once when the Node went without a review.
 func TestF34DrainedNode(t *testing.T) {
