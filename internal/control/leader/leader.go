@@ -54,8 +54,7 @@ type Options struct {
 	Pause time.Duration
 	// ResolveAfter is how long the reason to end a grant must hold. Default 30 s.
 	ResolveAfter time.Duration
-	// MaxClusters is the number of EtcdClusters at which a further one is created only in place of
-	// one without bindings. Default 16.
+	// MaxClusters is the number of EtcdClusters at which no further one is created. Default 16.
 	MaxClusters int
 	// RecordEvent records an event on an EtcdCluster or a Node; nil records none. Several goroutines
 	// call it.
