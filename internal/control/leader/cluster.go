@@ -22,8 +22,8 @@ import (
 // often as one with open grants: bootstrap waits for a minute.
 const newClusterTime = 2 * time.Minute
 
-// returnTick is the time between two probes while a drained node returns. The drain of the next node
-// waits for that.
+// returnTick is the time between two probes while a drained node returns. The drain of the next
+// node waits for that.
 const returnTick = 5 * time.Second
 
 // A clusterState is what the leader keeps of one cluster between rounds. It is lost with the

@@ -325,8 +325,8 @@ type NodeReturn struct {
 	provenSince map[v1alpha1.MemberID]time.Time
 }
 
-// IsUnderWay reports whether the last probe was the first one that found the node open, or has proven
-// a member healthy there.
+// IsUnderWay reports whether the last probe was the first one that found the node open, or has
+// proven a member healthy there.
 func (r NodeReturn) IsUnderWay() bool {
 	isFirst := !r.probedAt.IsZero() && r.provenSince == nil
 	return isFirst || len(r.provenSince) > 0
