@@ -31,8 +31,10 @@ const returnTick = 5 * time.Second
 type clusterState struct {
 	// probe is the last probe request. It stays open, so that every later nonce counts as an
 	// answer to it too.
-	probe    *clusterstore.ProbeRequest
-	probedAt time.Time
+	probe *clusterstore.ProbeRequest
+	// requestedAt is when it was made, and probedAt when the answers to the last one that succeeded
+	// were read.
+	requestedAt, probedAt time.Time
 	// subject is what the last probe was about. Another one is a reason to probe immediately.
 	subject []any
 	// hasFailed is true if the last probe ended with an error that may last.
@@ -87,7 +89,7 @@ func (l *Leader) reconcileCluster(
 
 func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterState) bool {
 	if s.probe != nil && s.hasFailed {
-		return l.Now().Sub(s.probedAt) >= l.Tick // Each nonce wakes the loop.
+		return l.Now().Sub(s.requestedAt) >= l.Tick // Each nonce wakes the loop.
 	}
 	if s.probe == nil || !apiequality.Semantic.DeepEqual(subject, s.subject) {
 		return true
@@ -100,7 +102,7 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterSt
 	case len(c.Spec.Grants) > 0 || isNew || lacksBoundMember(c, s.nonces()):
 		every = l.Tick
 	}
-	return l.Now().Sub(s.probedAt) >= every
+	return l.Now().Sub(s.requestedAt) >= every
 }
 
 // probeAndWrite requests a probe, and then brings grants and bindings up to date from the
@@ -119,7 +121,7 @@ func (l *Leader) probeAndWrite(
 	if s.probe != nil {
 		s.probe.Release()
 	}
-	s.probe, s.subject = probe, subject
+	s.probe, s.requestedAt, s.subject = probe, l.Now(), subject
 	result := l.waitForObservations(ctx, probe, index)
 
 	c, nonces, err := l.readAnswers(ctx, probe, result)

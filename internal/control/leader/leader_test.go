@@ -219,7 +219,10 @@ func TestLeader(t *testing.T) {
 		{"summary with marked nodes", summaryWithMarks},
 		{"summary without probes", summaryWithoutProbes},
 		{"running loop", runningLoop},
-		{"lasting error", lastingError},
+		{"a Node that cannot be read", func(t *testing.T, f *storetest.Fixture) { lastingError(t, f, f.Nodes[1].Name) }},
+		{"an EtcdObservation that cannot be read", func(t *testing.T, f *storetest.Fixture) {
+			lastingError(t, f, v1alpha1.ObservationName(f.ClusterID, f.Nodes[1].Name))
+		}},
 		{"metrics", clusterMetrics},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, storetest.New(t, config, 0x40+i)) })
@@ -310,9 +313,9 @@ func summaryWithoutProbes(t *testing.T, f *storetest.Fixture) {
 	h.reconcileUntil("a summary again", func(c *v1alpha1.EtcdCluster) bool { return c.Status.Voters != nil })
 }
 
-// lastingError makes the read of a bound Node fail. The leader must not probe in every round: each
+// lastingError makes the read of an object fail. The leader must not probe in every round: each
 // nonce wakes the loop, and makes every agent probe every member.
-func lastingError(t *testing.T, f *storetest.Fixture) {
+func lastingError(t *testing.T, f *storetest.Fixture, unreadable string) {
 	f.RunAgents()
 	h := newHarness(t, f, func(o *Options) { o.Pause = 50 * time.Millisecond })
 	h.bindAll()
@@ -320,12 +323,12 @@ func lastingError(t *testing.T, f *storetest.Fixture) {
 	h.leader.Store = f.OpenStore(func(o *clusterstore.Options) {
 		o.Reader, o.Registerer, o.ProbeInterval = faulty, registry, time.Millisecond
 	})
-	faulty.unreadable.Store(&f.Nodes[1].Name)
+	faulty.unreadable.Store(&unreadable)
 	h.advance(2 * time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.NoError(t, h.run(ctx))
-	require.Contains(t, h.log.String(), "the node cannot be read")
+	require.Contains(t, h.log.String(), "the object cannot be read")
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
@@ -341,7 +344,7 @@ func lastingError(t *testing.T, f *storetest.Fixture) {
 type faultyClient struct {
 	client.Client
 	isPatchDenied atomic.Bool
-	unreadable    atomic.Pointer[string] // the name of a Node
+	unreadable    atomic.Pointer[string] // the name of an object
 }
 
 func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -352,8 +355,8 @@ func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patc
 }
 
 func (c *faultyClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	if _, isNode := o.(*corev1.Node); isNode && c.unreadable.Load() != nil && *c.unreadable.Load() == key.Name {
-		return errors.New("the node cannot be read")
+	if name := c.unreadable.Load(); name != nil && *name == key.Name {
+		return errors.New("the object cannot be read")
 	}
 	return c.Client.Get(ctx, key, o, opts...)
 }

@@ -50,8 +50,20 @@ func TestReturnIsUnderWay(t *testing.T) {
 	for i, probe := range []struct {
 		cluster    *quorumtest.Cluster
 		isUnderWay bool
-	}{{closed, false}, {down, true}, {down, false}, {open, true}, {down, false}, {closed, false}, {open, true}} {
-		now := quorumtest.Noon().Add(time.Duration(i) * time.Second)
+	}{
+		{closed, false},
+		{down, true},
+		{down, false},
+		{open, true},
+		{down, false},
+		{closed, false},
+		{open, true},
+		{open, true}, // the first proof
+		{open, true},
+		{open, true},
+		{open, false}, // 30 seconds after the first proof
+	} {
+		now := quorumtest.Noon().Add(time.Duration(i) * 10 * time.Second)
 		r = r.Next(probe.cluster.View, probe.cluster.Cluster.Spec.Grants[0], now)
 		require.Equal(t, probe.isUnderWay, r.IsUnderWay(), "probe %d", i)
 	}

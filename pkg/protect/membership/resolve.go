@@ -325,11 +325,15 @@ type NodeReturn struct {
 	provenSince map[v1alpha1.MemberID]time.Time
 }
 
-// IsUnderWay reports whether the last probe was the first one that found the node open, or has
-// proven a member healthy there.
+// IsUnderWay reports whether the last probe was the first one that found the node open, or whether
+// a member needs more proofs. A grant may stay for longer, for another door.
 func (r NodeReturn) IsUnderWay() bool {
-	isFirst := !r.probedAt.IsZero() && r.provenSince == nil
-	return isFirst || len(r.provenSince) > 0
+	for _, since := range r.provenSince {
+		if r.probedAt.Sub(since) < quorum.ResolveReturnedAfter {
+			return true
+		}
+	}
+	return !r.probedAt.IsZero() && r.provenSince == nil
 }
 
 // Next returns the NodeReturn after another probe. The View has the observations and the live Nodes
