@@ -288,11 +288,17 @@ func (sim *simulation) updateDrains() {
 			l.over = true // another loss follows from the deletion of the Node
 			continue
 		}
-		switch isOpen := sim.isOpen(l.node); {
-		case !isOpen:
+		if !l.closed.IsZero() && time.Now().After(l.closed) {
 			l.opened, l.proven = time.Time{}, nil
-		case l.opened.IsZero():
-			l.opened = time.Now()
+		}
+		switch isOpen := sim.isOpen(l.node); {
+		case !isOpen && l.closed.IsZero():
+			l.closed = time.Now()
+		case isOpen:
+			l.closed = time.Time{}
+			if l.opened.IsZero() {
+				l.opened = time.Now()
+			}
 		}
 		isReturned := true
 		for _, e := range sim.etcds {

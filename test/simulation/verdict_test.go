@@ -45,9 +45,11 @@ type pendingLoss struct {
 	// the node has returned.
 	drained bool
 	// opened is when the node was open again for the first time, and proven, by cluster, when the
-	// first probe began of an unbroken series that proves the returned member healthy.
-	opened time.Time
-	proven map[v1alpha1.ClusterID]time.Time
+	// first probe began of an unbroken series that proves the returned member healthy. closed is when
+	// the node was found closed, zero while it is open. After that both begin again, unless the node
+	// is opened at the same moment: no probe can see that, and no machine can leave meanwhile.
+	opened, closed time.Time
+	proven         map[v1alpha1.ClusterID]time.Time
 }
 
 // terminationPeriod is the longest time between the deletion of a Node and the termination of its
