@@ -15,7 +15,8 @@ Cluster
                                   its pod
   --namespace=NAME                namespace of Holdfast: of its Service, Secret, Lease and SPC inventory
                                   (default holdfast-system). The shipped policies work only with the default
-  --lease-duration=DURATION       how long a leader that cannot reach the API server stays the leader (default 15s)
+  --lease-duration=DURATION       how long the other replica waits for a leader that does not renew its Lease
+                                  (default 15s)
 
 Reviewing deletions
   --observer-wait=DURATION        how long a review waits for a further answer of an agent after the last one
@@ -44,7 +45,8 @@ Drains
                                   removes the guard pods, and drains are not reviewed
 
 Watching holds
-  --agent-missing-after=DURATION  how long a new node may be held before its agent has observed it (default 2m)
+  --agent-missing-after=DURATION  how long a node may be held without an agent that has read its host in this boot
+                                  (default 2m)
   --stuck-hold-after=DURATION     how long a hold may last (default 10m; cluster-autoscaler waits 15m for a node)
   --on-stuck-hold=keep|release    what the leader does with a hold that lasts longer (default keep). With release, it
                                   releases the node although no agent has reported a working network, or an agent
