@@ -44,8 +44,8 @@ type flags struct {
 }
 
 // usage is the help of the program. A test checks that it explains every flag.
-const usage = `Holdfast's agent manages one Kubernetes node. It protects the node while etcd runs on the host outside
-Kubernetes, holds a new node until its network works, and labels the node with its SPC record.
+const usage = `Holdfast's agent manages one Kubernetes node. It protects the node while etcd runs on the host,
+holds a new node until its network works, and labels the node with its SPC record.
 
   holdfast-agent run --node=NAME [flags]   work until SIGTERM; the command of the DaemonSet
   holdfast-agent inspect [flags]           print what the agent observes on this host and what it would do;
@@ -80,7 +80,8 @@ Holding a node until its network works
                                   of the Node. http:HOST:PORT/PATH waits until a GET request is answered with a 2xx
                                   status; https: too, without a check of the certificate. tcp:HOST:PORT waits until
                                   a connection is accepted. Without HOST it is 127.0.0.1. A held node is probed
-                                  every second, with a time limit of 3s; a released one is not probed
+                                  every second, with a time limit of 3s; another one only while that can change
+                                  the decision about it
   --flannel-subnet-file=FILE      flannel's subnet file (default /run/flannel/subnet.env)
   --trust-durable-subnet-file     treat a subnet file that is not on a tmpfs as written in this boot
   --flannel-uses-etcd             flannel stores its subnets in etcd, so accept its subnet file on a Node without

@@ -1,6 +1,6 @@
-// Command webhook runs beside the API server. Every replica reviews deletions of Nodes.
-// The leader also ends grants, watches holds and publishes the SPC inventory. See
-// `holdfast-webhook --help`.
+// Command webhook answers reviews of the API server. Every replica reviews deletions and drains of
+// Nodes. The leader also binds members, ends grants, keeps guard pods, watches holds and publishes
+// the SPC inventory. See `holdfast-webhook --help`.
 package main
 
 import (

@@ -2,7 +2,7 @@ package main
 
 // usage is the help of the program. A test checks that it explains every flag.
 const usage = `Holdfast's webhook refuses to delete a Kubernetes node if an etcd cluster would lose quorum without
-it. Run two replicas. Both review deletions. One of them is the leader and does the background work.
+it. Run two replicas. Both review deletions and drains. One of them is the leader and does the background work.
 
   holdfast-webhook [flags]        work until SIGTERM; the command of the Deployment
   holdfast-webhook --version      print the version
