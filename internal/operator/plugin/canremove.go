@@ -32,7 +32,8 @@ const canRemoveHelp = `Ask the Holdfast webhook whether nodes may be removed now
 
 Exit codes:
   0  yes: every node may be removed
-  1  no: the removal of a node would break the quorum of its etcd cluster
+  1  no: the removal of a node would break the quorum of its etcd cluster, or a policy of Holdfast
+     refuses it
   2  unknown: there is no answer, for example because no agent or no replica of the webhook
      answered, a node does not exist, or you have no permission. Treat it like no.
 

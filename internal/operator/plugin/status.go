@@ -49,7 +49,7 @@ flags, no voter may go.`
 func (s *session) statusCommand() *cobra.Command {
 	var isWatching bool
 	command := &cobra.Command{
-		Use: "status", Short: "Show etcd clusters, who may go, what is held, and warnings", Long: statusHelp,
+		Use: "status", Short: "Show etcd clusters, which nodes may go, what is held, and warnings", Long: statusHelp,
 		Args: noArguments,
 		Example: `  kubectl holdfast status
   kubectl holdfast status --watch`,
