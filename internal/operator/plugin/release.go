@@ -29,8 +29,8 @@ func (s *session) releaseCommand() *cobra.Command {
 
 The cordon or the taint of the hold is removed, and with it the condition NetworkUnavailable where
 the hold has set it. Holdfast records an override, and does not hold the node again before its next
-boot. A node that "hold" has closed, and that came up from a reboot without its network, is held then:
-run the command again. A cordon that Holdfast has not set stays.
+boot. A node that "hold" has closed, and that came up from a reboot without its network, is held
+then: run the command again. A cordon that Holdfast has not set stays.
 
 Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Example: `  kubectl holdfast release worker-4
