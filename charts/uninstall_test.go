@@ -34,6 +34,7 @@ func TestUninstallJob(t *testing.T) {
 	require.NoError(t, err)
 	want, got := objects(t, string(text))[job]["spec"].(object), chart[job]["spec"].(object)
 	pod := field(got, "template", "spec").(object)
+	require.Equal(t, object{"kubernetes.io/os": "linux"}, pod["nodeSelector"], "on Windows, the image does not run")
 	require.Equal(t, []any{object{"name": "mine"}}, pod["imagePullSecrets"])
 	delete(pod, "imagePullSecrets")
 	container := list(pod, "containers")[0].(object)
