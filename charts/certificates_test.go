@@ -25,6 +25,17 @@ func TestOwnSecret(t *testing.T) {
 	}
 }
 
+// TestSecretNames checks that the name of a Secret stays a string, also if it looks like a number.
+func TestSecretNames(t *testing.T) {
+	const name = "1e3"
+	chart := rendered(t, "1.36.0", "certificates.mode=cert-manager", "certificates.secretName="+name, "spc.enabled=true",
+		"spc.secretName="+name)
+	require.Equal(t, name, field(chart["cert-manager.io/v1 Certificate holdfast-webhook"], "spec", "secretName"))
+	for _, volume := range list(chart[webhook], "spec", "template", "spec", "volumes") {
+		require.Equal(t, name, field(volume.(object), "secret", "secretName"))
+	}
+}
+
 // requireNoRule checks that a role has rules, and none for a resource.
 func requireNoRule(t *testing.T, role object, resource string) {
 	t.Helper()

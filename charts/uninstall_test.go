@@ -34,6 +34,7 @@ func TestUninstallJob(t *testing.T) {
 	require.NoError(t, err)
 	want, got := objects(t, string(text))[job]["spec"].(object), chart[job]["spec"].(object)
 	pod := field(got, "template", "spec").(object)
+	require.Equal(t, object{"kubernetes.io/os": "linux"}, pod["nodeSelector"], "on Windows, the image does not run")
 	require.Equal(t, []any{object{"name": "mine"}}, pod["imagePullSecrets"])
 	delete(pod, "imagePullSecrets")
 	container := list(pod, "containers")[0].(object)
@@ -43,4 +44,10 @@ func TestUninstallJob(t *testing.T) {
 	same := list(want, "template", "spec", "containers")[0].(object)
 	container["image"], container["args"] = same["image"], same["args"]
 	require.Equal(t, want, got)
+
+	chart = rendered(t, "1.36.0", "uninstall.enabled=true", "webhook.nodeSelector.trusted=yes",
+		"webhook.extraTolerations[0].key=dedicated")
+	pod = field(chart[job], "spec", "template", "spec").(object)
+	require.Contains(t, list(pod, "tolerations"), object{"key": "dedicated"}, "the Job runs where the webhook runs")
+	require.Equal(t, object{"kubernetes.io/os": "linux", "trusted": "yes"}, pod["nodeSelector"])
 }

@@ -8,6 +8,8 @@ package openstack
 import (
 	"fmt"
 	"strings"
+
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 )
 
 // Annotation holds an Identity as compact JSON, on Nodes that run on OpenStack.
@@ -59,7 +61,7 @@ func Identify(providerID, systemUUID, machineID string) Identity {
 		i.Message = fmt.Sprintf("provider ID and system UUID agree on %s, but the machine ID is %s: cluster-autoscaler "+
 			"before mid-2020 (1.15, 1.16) deletes by the machine ID and finds no machine; later versions work",
 			i.ProviderID, i.MachineID)
-	case i.ProviderID == swapByteOrder(i.SystemUUID):
+	case !observation.Machine{SystemUUID: i.ProviderID}.IsOther(observation.Machine{SystemUUID: i.SystemUUID}):
 		i.Message = fmt.Sprintf("the system UUID %s is the provider ID %s with its first three parts in the other byte "+
 			"order, as some firmware reports it: cluster-autoscaler deletes by the system UUID and finds no machine",
 			i.SystemUUID, i.ProviderID)
@@ -81,18 +83,4 @@ func canonicalUUID(id string) string {
 		return id
 	}
 	return digits[:8] + "-" + digits[8:12] + "-" + digits[12:16] + "-" + digits[16:20] + "-" + digits[20:]
-}
-
-// swapByteOrder reverses the bytes of each of the first three parts of a UUID. SMBIOS 2.6
-// and later stores them little-endian, older firmware does not.
-func swapByteOrder(id string) string {
-	digits := strings.ReplaceAll(id, "-", "")
-	if len(digits) != 32 {
-		return id
-	}
-	var swapped strings.Builder
-	for _, at := range []int{6, 4, 2, 0, 10, 8, 14, 12} {
-		swapped.WriteString(digits[at : at+2])
-	}
-	return canonicalUUID(swapped.String() + digits[16:])
 }

@@ -22,13 +22,10 @@ func idPath(id string) []string {
 }
 
 // isOtherCloudID reports whether two cloud IDs are of the same kind and differ. IDs of
-// different kinds, such as a number and a name, may be of the same machine.
+// different kinds, such as a number and a name, or none, may be of the same machine.
 func isOtherCloudID(a, b string) bool {
 	lastA, lastB := lastSegment(a), lastSegment(b)
-	if lastA == "" || lastB == "" || cloudIDKind(lastA) != cloudIDKind(lastB) {
-		return false
-	}
-	return lastA != lastB || hasOtherPath(a, b)
+	return cloudIDKind(lastA) == cloudIDKind(lastB) && (lastA != lastB || hasOtherPath(a, b))
 }
 
 // hasOtherPath reports whether two cloud IDs with the same last part are of machines in different
@@ -57,6 +54,8 @@ func isUniqueInCloud(id string) bool {
 
 func cloudIDKind(id string) string {
 	switch {
+	case id == "":
+		return "none"
 	case strings.HasPrefix(id, "i-"):
 		return "aws"
 	case strings.Trim(id, "0123456789") == "":

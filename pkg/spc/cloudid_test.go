@@ -43,6 +43,8 @@ func TestSameNameElsewhere(t *testing.T) {
 		"name alone, the node's address":        {gce, "node-1", own, spc.Matched, ""},
 		"index alone, another address":          {blue, "0", "172.23.1.99", spc.Conflict, "private address 172.23.1.99"},
 		"number, another address":               {"hcloud://4711", "4711", "172.23.1.99", spc.Matched, ""},
+		"number, none of the node":              {"", "4711", own, spc.Matched, ""},
+		"number, none of the record":            {"hcloud://4711", "", own, spc.Matched, ""},
 		"UUID, another address":                 {"openstack:///" + uuid, uuid, "172.23.1.99", spc.Matched, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

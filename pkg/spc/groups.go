@@ -40,21 +40,25 @@ const defaultPods = 110
 // autoscaled. before are the groups of the last call: a group that has become empty keeps its
 // template, unless the size of its machines has changed.
 func NodeGroups(x *Index, pools []Pool, nodes []*corev1.Node, before map[string]NodeGroup) map[string]NodeGroup {
-	found, machines := map[string]NodeGroup{}, readyMachines(x, nodes)
+	poolOf := map[string]Pool{}
 	for _, p := range pools {
-		if id := exactLabelValue(p.Group()); p.Autoscaled && id != "" {
-			g := newNodeGroup(id, x.inventory.Cluster, p, machines, before[id])
+		if p.Autoscaled {
+			poolOf[exactLabelValue(p.Group())] = p
+		}
+	}
+	if pools == nil { // the API of 2016
+		for _, r := range x.records {
+			poolOf[exactLabelValue(r.GroupName)] = Pool{}
+		}
+	}
+	delete(poolOf, "")
+	found, machines := map[string]NodeGroup{}, readyMachines(x, nodes)
+	for id, p := range poolOf {
+		g := newNodeGroup(id, x.inventory.Cluster, p, machines, before[id])
+		if pools != nil {
 			g.MinSize, g.MaxSize = &p.MinCount, &p.MaxCount
-			found[id] = g
 		}
-	}
-	if pools != nil {
-		return found
-	}
-	for _, r := range x.records { // the API of 2016
-		if id := exactLabelValue(r.GroupName); id != "" {
-			found[id] = newNodeGroup(id, x.inventory.Cluster, Pool{}, machines, before[id])
-		}
+		found[id] = g
 	}
 	return found
 }

@@ -19,7 +19,7 @@ func TestAnsibleFiles(t *testing.T) {
 	files, err := filepath.Glob("docs/ansible/*.yml")
 	require.NoError(t, err)
 	require.Len(t, files, 4)
-	written, removed := map[string]bool{}, map[string]int{}
+	written, removed, stopped := map[string]bool{}, map[string]int{}, map[string]int{}
 	for _, file := range files {
 		for _, task := range tasksOf(t, file) {
 			modules := 0
@@ -29,6 +29,9 @@ func TestAnsibleFiles(t *testing.T) {
 					continue
 				}
 				modules++
+				if command, is := arguments.(string); is && key == "ansible.builtin.shell" {
+					stopped[command]++
+				}
 				parameters, _ := arguments.(map[string]any)
 				if parameters["dest"] != nil {
 					written[parameters["dest"].(string)] = true
@@ -52,6 +55,8 @@ func TestAnsibleFiles(t *testing.T) {
 			text := read(t, filepath.Join("docs/ansible", unit))
 			require.Contains(t, text, "\nRemainAfterExit=yes\n", "otherwise systemd may forget that it ran")
 			require.Contains(t, read(t, "docs/network-plugin.md"), "--gates=unit:"+unit)
+			require.Equal(t, map[string]int{"systemctl stop " + unit + " || true": 2}, stopped,
+				"a unit that an earlier run in this boot has started opens the gate")
 		}
 	}
 }

@@ -79,7 +79,11 @@ func (n Network) readConflists(list *readiness.Conflist, paths []string) {
 	if len(reader.problems) > 0 {
 		list.Problem = fmt.Sprintf("%s refers to %s", list.Path, strings.Join(reader.problems, "; "))
 	}
-	list.Name, list.BridgeSubnets = name, bridgeSubnets(called[0])
+	subnets, isComplete := bridgeSubnets(called[0])
+	list.Name, list.BridgeSubnets = name, subnets
+	if !isComplete {
+		list.Problem = cmp.Or(list.Problem, list.Path+" has a bridge without a subnet, which its network plugin adds")
+	}
 	// containerd's sample network has this name (script/setup/install-cni). containerd also writes the
 	// cluster's own network under it if it has a template (update_runtime_config.go,
 	// cniConfigFileName), as on GKE's nodes and with kubenet. So the name proves nothing, but a subnet
@@ -220,14 +224,16 @@ func delegates(conf []byte) []*libcni.PluginConfig {
 }
 
 // bridgeSubnets returns the subnets of a plain bridge with host-local addresses
-// (plugins/ipam/host-local/backend/allocator, IPAMConfig: one range, or sets of ranges). For
-// another plugin it returns nil. The first callee of a meta plugin is the cluster's network.
-func bridgeSubnets(main calledPlugin) []string {
+// (plugins/ipam/host-local/backend/allocator, IPAMConfig: one range, or sets of ranges). The first
+// callee of a meta plugin is the cluster's network. Without a subnet the bridge is incomplete, and
+// no pod gets an address: kube-router installs such a file, and adds the podCIDR when it runs. With
+// the capability ipRanges, the runtime adds one. For another plugin there are no subnets to know.
+func bridgeSubnets(main calledPlugin) (subnets []string, isComplete bool) {
 	for len(main.callees) > 0 {
 		main = main.callees[0]
 	}
 	if main.Network.Type != "bridge" || main.Network.IPAM.Type != "host-local" {
-		return nil
+		return nil, true
 	}
 	type subnet struct {
 		Subnet string `json:"subnet"`
@@ -239,15 +245,14 @@ func bridgeSubnets(main calledPlugin) []string {
 		} `json:"ipam"`
 	}
 	if json.Unmarshal(main.Bytes, &conf) != nil {
-		return nil // host-local refuses it
+		return nil, false // host-local refuses it
 	}
-	var all []string
 	for _, s := range append(slices.Concat(conf.IPAM.Ranges...), conf.IPAM.subnet) {
 		if s.Subnet != "" {
-			all = append(all, s.Subnet)
+			subnets = append(subnets, s.Subnet)
 		}
 	}
-	return all
+	return subnets, len(subnets) > 0 || main.Network.Capabilities["ipRanges"]
 }
 
 func flannelDelegate(conf []byte) (plugin, ipam string) {

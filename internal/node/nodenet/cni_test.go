@@ -34,6 +34,11 @@ func pluginList(plugins ...string) string {
 	return `{"name":"net","cniVersion":"1.1.0","plugins":[` + strings.Join(plugins, ",") + `]}`
 }
 
+// kubeRouter returns the configuration of kube-router's DaemonSet.
+func kubeRouter(ipam string) string {
+	return pluginList(`{"name":"kubernetes","type":"bridge","bridge":"kube-bridge","ipam":` + ipam + `}`)
+}
+
 func TestConflist(t *testing.T) {
 	const k3s = "/var/lib/rancher/k3s/agent/etc/cni/net.d/"
 	flannel := []string{"flannel<", "portmap<", "bridge<flannel", "host-local<flannel", "loopback<flannel"}
@@ -142,8 +147,25 @@ func TestConflist(t *testing.T) {
 			host: hosttest.Files{"/etc/cni/net.d": hosttest.Loop}, problem: "too many levels", isUnread: true,
 		},
 		"single plugin": {
-			host: confs("87-podman.json", `{"name":"x","type":"bridge","ipam":{"type":"host-local"}}`),
+			host: confs("87-podman.json", `{"name":"x","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`),
 			path: "87-podman.json", plugins: []string{"bridge<", "host-local<bridge"},
+		},
+		"kube-router's file before kube-router runs": {
+			host: confs("10-kuberouter.conflist", kubeRouter(`{"type":"host-local"}`)),
+			path: "10-kuberouter.conflist", plugins: []string{"bridge<", "host-local<bridge"},
+			problem: confDir + "10-kuberouter.conflist has a bridge without a subnet",
+		},
+		"host-local refuses the subnet": {
+			host: confs("1.conflist", kubeRouter(`{"type":"host-local","subnet":4}`)),
+			path: "1.conflist", plugins: []string{"bridge<", "host-local<bridge"}, problem: "without a subnet",
+		},
+		"kube-router with its subnet": {
+			host: confs("10-kuberouter.conflist", kubeRouter(`{"type":"host-local","subnet":"10.1.0.0/24"}`)),
+			path: "10-kuberouter.conflist", plugins: []string{"bridge<", "host-local<bridge"},
+		},
+		"the runtime adds the subnet": {
+			host: confs("1.conflist", kubeRouter(`{"type":"host-local"},"capabilities":{"ipRanges":true}`)),
+			path: "1.conflist", plugins: []string{"bridge<", "host-local<bridge"},
 		},
 		"k3s": {
 			host: hosttest.Files{
