@@ -242,8 +242,9 @@ func TestExpiringCertificate(t *testing.T) {
 	require.InDelta(t, expiry.Unix(), metricValues(t, registry)[expiryMetric], 0)
 	require.Zero(t, metricValues(t, registry)["holdfast_agent_etcd_questions_total expired"])
 
-	require.Eventually(t, func() bool { return !p.Identify(t.Context(), server).HasAnswered() && time.Now().After(expiry) },
-		time.Until(expiry)+20*time.Second, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return !p.Identify(t.Context(), server).HasAnswered() && time.Now().After(expiry)
+	}, time.Until(expiry)+20*time.Second, 100*time.Millisecond)
 	want := "the client certificate expired on " + expiry.UTC().Format(time.RFC3339)
 	require.Contains(t, p.Identify(t.Context(), server).Problem, want)
 	got := p.Observe(t.Context(), server, identity)
