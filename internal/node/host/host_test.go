@@ -119,11 +119,11 @@ func states(t *testing.T, root string) (eventually func(why string, isWanted fun
 
 // requirePrompt runs a test that notes the notifications that come later than a second after the
 // change: a comparison of the directories could have found it. On a busy machine every one can be
-// late, so one attempt of five without a late one is enough.
+// late, so one attempt of three without a late one is enough.
 func requirePrompt(t *testing.T, test func(late *[]string)) {
 	t.Helper()
 	var late []string
-	for range 5 {
+	for range 3 {
 		late = nil
 		if test(&late); len(late) == 0 {
 			return
