@@ -25,8 +25,9 @@ const (
 	// defaultTick is the default of --tick: a held node is released within it, whatever
 	// event was lost.
 	defaultTick = 10 * time.Second
-	// maxReleaseDelay is the time of a tick, and as much for a busy machine. Go's own settings of HTTP/2
-	// need 45 s to find a dead connection. The tests of internal/node/agent have the exact times.
+	// maxReleaseDelay is the time of a tick, and as much for a busy machine. Go's own settings of
+	// HTTP/2 need 45 s to find a dead connection. The tests of internal/node/agent have the exact
+	// times.
 	maxReleaseDelay = 2 * defaultTick
 	// outageTime is the time without an API server.
 	outageTime = 3 * time.Second

@@ -76,7 +76,8 @@ type fixture struct {
 	// during is called while the Reviewer decides.
 	during   func()
 	requests []quorum.Request
-	// sent is when the last review was sent, asked when the Reviewer got it, and deadline is its deadline.
+	// sent is when the last review was sent, asked when the Reviewer got it, and deadline is its
+	// deadline.
 	sent, asked, deadline time.Time
 }
 

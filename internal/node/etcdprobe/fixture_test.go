@@ -58,8 +58,8 @@ func adminCredential(m *etcd.Member) evidence.Credential {
 	}
 }
 
-// identify identifies a real member and requires success. On a busy machine the member can answer too
-// late.
+// identify identifies a real member and requires success. On a busy machine the member can answer
+// too late.
 func identify(t *testing.T, p *Prober, m *etcd.Member) evidence.Identity {
 	t.Helper()
 	identity := p.Identify(t.Context(), foundServer(m))
@@ -71,8 +71,9 @@ func identify(t *testing.T, p *Prober, m *etcd.Member) evidence.Identity {
 	return identity
 }
 
-// observeUntil observes until the members' health is as wanted within maxObserveTime, and returns that
-// observation. On a busy machine, one can take longer, and a healthy member can answer too late.
+// observeUntil observes until the members' health is as wanted within maxObserveTime, and returns
+// that observation. On a busy machine, one can take longer, and a healthy member can answer too
+// late.
 func observeUntil(
 	t *testing.T, p *Prober, m *etcd.Member, identity evidence.Identity, want map[string]string,
 ) v1alpha1.Observation {

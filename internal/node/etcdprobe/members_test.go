@@ -60,7 +60,8 @@ func TestListMembers(t *testing.T) {
 	require.ErrorContains(t, err, "has not been queried yet")
 	identity := identify(t, p, local)
 	listed := func() (list []v1alpha1.MemberStatus) {
-		require.EventuallyWithT(t, func(c *assert.CollectT) { // On a busy machine, the server may answer too late.
+		// On a busy machine, the server may answer too late.
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			var err error
 			list, err = p.ListMembers(t.Context(), foundServer(local), identity)
 			require.NoError(c, err)
