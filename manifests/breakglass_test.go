@@ -307,7 +307,8 @@ func testGrants(t *testing.T, server *apiserver.Server) {
 	var found metav1.PartialObjectMetadata
 	require.NoError(t, json.Unmarshal(object, &found))
 	override(string(found.UID))
-	require.NoError(t, deleteDry(breaker, "ab01"), "has the verb and the annotation")
+	require.Eventually(t, func() bool { return deleteDry(breaker, "ab01") == nil }, soon, poll,
+		"has the verb, which the authorizer reads through a watch, and the annotation")
 	require.NoError(t, deleteDry(server.Client(), "ab01"))
 	requireVerdict(t, refused, deleteDry(remover, "ab01"))
 

@@ -219,7 +219,7 @@ func testEtcdStart(t *testing.T, f fixture) {
 	f.waitFor(m.Node, "without a member", hasNoMember)
 
 	var servers *errgroup.Group
-	for range 3 { // Other tests can slow the machine down.
+	for range 6 { // Other tests can slow the machine down.
 		servers = &errgroup.Group{}
 		start := time.Now()
 		servers.Go(func() error { return m.Start(t.Context()) })

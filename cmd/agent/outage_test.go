@@ -25,6 +25,10 @@ const (
 	// defaultTick is the default of --tick: a held node is released within it, whatever
 	// event was lost.
 	defaultTick = 10 * time.Second
+	// maxReleaseDelay is the time of a tick, and as much for a busy machine. Go's own settings of
+	// HTTP/2 need 45 s to find a dead connection. The tests of internal/node/agent have the exact
+	// times.
+	maxReleaseDelay = 2 * defaultTick
 	// outageTime is the time without an API server.
 	outageTime = 3 * time.Second
 )
@@ -55,7 +59,7 @@ func TestAPIServerOutage(t *testing.T) {
 			start := time.Now()
 			f.waitFor(name, "released", isReleasedNode)
 			t.Logf("released %s after the outage", time.Since(start))
-			require.Less(t, time.Since(start), defaultTick+2*time.Second, "one retry delay, and the time of a release")
+			require.Less(t, time.Since(start), maxReleaseDelay, "one retry delay, and the time of a release")
 		})
 	}
 	t.Run("dead connections", func(t *testing.T) { testDeadConnections(t, f.with(t)) })
@@ -95,7 +99,7 @@ func testDeadConnections(t *testing.T, f fixture) {
 	start := time.Now()
 	f.waitFor(node, "released", isReleasedNode)
 	t.Logf("released %s after the lost event", time.Since(start))
-	require.Less(t, time.Since(start), defaultTick+2*time.Second, "one tick, and the time of a new connection and watch")
+	require.Less(t, time.Since(start), maxReleaseDelay, "one tick, and the time of a new connection and watch")
 }
 
 // shippedEnvironment returns the HTTP/2 settings in the agent's DaemonSet.

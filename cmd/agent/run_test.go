@@ -45,7 +45,7 @@ func testRelease(t *testing.T, f fixture) {
 	require.Equal(t, f.BornHeld(), node.Spec.Unschedulable)
 
 	address := fmt.Sprintf("127.0.0.1:%d", loopback.FreePort(t))
-	f.startAgent(node.Name, root, "--health-listen="+address)
+	f.startAgent(node.Name, root, "--health-listen="+address, "--tick=10m") // An event must wake it.
 	f.waitFor(node.Name, "held", func(n *corev1.Node) bool {
 		return condition(n, readiness.NetworkHeld).Status == corev1.ConditionTrue
 	})
@@ -54,9 +54,7 @@ func testRelease(t *testing.T, f fixture) {
 	installFlannel(t, root)
 	start := time.Now()
 	f.waitFor(node.Name, "released", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
-	took := time.Since(start)
-	t.Logf("released %s after the last file was written", took)
-	require.Less(t, took, 5*time.Second, "half a tick")
+	t.Logf("released %s after the last file was written", time.Since(start))
 	f.waitFor(node.Name, "NetworkUnavailable is False", func(n *corev1.Node) bool {
 		return condition(n, corev1.NodeNetworkUnavailable).Status == corev1.ConditionFalse
 	})

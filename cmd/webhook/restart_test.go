@@ -66,8 +66,9 @@ func testRestarts(t *testing.T, f *fixture) {
 
 	killed := time.Now()
 	require.NoError(t, f.replicas[0].Kill())
-	// Until the API server knows that its connections are closed.
-	end := time.Now().Add(100 * time.Millisecond)
+	// Until the API server knows that its connections are closed. A busy machine needs a part of a
+	// second for that; without the knowledge, it uses them for most of a minute.
+	end := time.Now().Add(time.Second)
 	load.waitForMore(t)
 	f.replicas[0].start(t)
 	f.replicas[0].waitReady(t)
@@ -98,14 +99,26 @@ func TestLostLease(t *testing.T) {
 		code, _ := fetch(t, "http://"+replica.health+"/readyz")
 		return code == http.StatusOK
 	}
-	require.Eventually(t, func() bool { return !isReady() }, soon, time.Millisecond)
-	unready := time.Now()
+	ready := time.Now() // the last time when it was ready, or a little earlier
+	require.Eventually(t, func() bool {
+		asked := time.Now()
+		if !isReady() {
+			return true
+		}
+		ready = asked
+		return false
+	}, soon, time.Millisecond)
 	require.Contains(t, replica.fetchMetrics(t), "holdfast_webhook_ready 0\n")
-	for time.Since(unready) < failureLingerTime-time.Second {
-		_, err := f.deleteNode(t, "etcd-9")
-		require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
+	answered := 0
+	for ; loop.Wait(t.Context(), 20*time.Millisecond, nil) == nil; answered++ {
+		err := f.Client().CoreV1().Nodes().Delete(t.Context(), "etcd-9", metav1.DeleteOptions{})
+		if !apierrors.IsForbidden(err) { // the status of every verdict that refuses
+			require.GreaterOrEqual(t, time.Since(ready), failureLingerTime-time.Second, "%v", err)
+			break
+		}
 		require.False(t, isReady())
 	}
+	require.Positive(t, answered)
 	require.Eventually(t, func() bool { return !replica.Running() }, soon, 10*time.Millisecond)
 	require.ErrorContains(t, replica.Exited(), "exit status 1")
 	require.Contains(t, replica.LogTail(3), "leader election lost")

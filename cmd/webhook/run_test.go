@@ -146,9 +146,9 @@ func (f *fixture) checkShutdown(t *testing.T) {
 		// The agent answers only now. The review sees its answer, and not only at its deadline.
 		err := f.answerUntilReviewed(t, cluster, silent, reviewed)
 		require.ErrorContains(t, err, "would break quorum", "the running review ended without the answer of the agent")
-		require.Less(t, time.Since(start), 3*time.Second, "the running review got no event")
+		require.Less(t, time.Since(start), 5*time.Second, "the running review got no event: its observers have 6 s")
 		require.NoError(t, busy.Stop(t.Context()))
-		require.Less(t, time.Since(start), 5*time.Second)
+		require.Less(t, time.Since(start), lingerTime+drainTime, "it waited for longer than for its reviews")
 		require.ErrorContains(t, busy.Exited(), "exit status 0")
 		require.Contains(t, busy.LogTail(3), "webhook stopped")
 		left = slices.DeleteFunc(left, func(replica *webhookProcess) bool { return replica == busy })
@@ -199,7 +199,7 @@ func (f *fixture) answerUntilReviewed(
 // TestHoldWatch has a held node and no agent. The leader of the webhook must release the
 // node.
 func TestHoldWatch(t *testing.T) {
-	f := newFixture(t, []string{"--agent-missing-after=2s", "--stuck-hold-after=6s", "--on-stuck-hold=release"})
+	f := newFixture(t, []string{"--agent-missing-after=1s", "--stuck-hold-after=6s", "--on-stuck-hold=release"})
 	apiserver.RequireBornHeld(t, f.Server)
 	f.waitForLeader(t)
 	node, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "n1", Ready: true})

@@ -190,7 +190,7 @@ func TestReviewedDeletions(t *testing.T) {
 				require.Equal(t, []evidence.MemberRef{{Cluster: "cd", Member: "3a"}}, req.Announced)
 			}
 			limit := map[string]time.Duration{EtcdNodePath: 8 * time.Second, NodePath: 2 * time.Second}[c.path]
-			require.InDelta(t, limit.Seconds(), f.timeLeft.Seconds(), 1)
+			f.requireTime(limit)
 		})
 	}
 }

@@ -137,7 +137,7 @@ func TestReviewedEvictions(t *testing.T) {
 			require.Equal(t, c.dryRun, req.DryRun)
 			require.Equal(t, c.override, req.BreakGlass != nil)
 			require.Equal(t, map[bool]string{true: "", false: "alice"}[c.user == "-"], req.User)
-			require.InDelta(t, 8, f.timeLeft.Seconds(), 1)
+			f.requireTime(8 * time.Second)
 		})
 	}
 }

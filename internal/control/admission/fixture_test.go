@@ -76,7 +76,9 @@ type fixture struct {
 	// during is called while the Reviewer decides.
 	during   func()
 	requests []quorum.Request
-	timeLeft time.Duration // until the Reviewer's deadline
+	// sent is when the last review was sent, asked when the Reviewer got it, and deadline is its
+	// deadline.
+	sent, asked, deadline time.Time
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -88,8 +90,8 @@ func newFixture(t *testing.T) *fixture {
 	answer := func(labelled bool) func(context.Context, quorum.Request) (quorum.Decision, error) {
 		return func(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 			require.Equal(t, labelled, req.Labelled || req.Door == quorum.DoorDrain)
-			deadline, _ := ctx.Deadline()
-			f.requests, f.timeLeft = append(f.requests, req), time.Until(deadline)
+			f.requests, f.asked = append(f.requests, req), time.Now()
+			f.deadline, _ = ctx.Deadline()
 			if f.panics {
 				panic("boom")
 			}
@@ -243,6 +245,7 @@ func (f *fixture) post(path string, body any) *admissionv1.AdmissionResponse {
 	request, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.url+path, strings.NewReader(text))
 	require.NoError(f.t, err)
 	request.Header.Set("Content-Type", "application/json")
+	f.sent = time.Now()
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(f.t, err)
 	defer func() { require.NoError(f.t, response.Body.Close()) }()
@@ -251,6 +254,14 @@ func (f *fixture) post(path string, body any) *admissionv1.AdmissionResponse {
 	require.NoError(f.t, json.NewDecoder(response.Body).Decode(&review))
 	require.NotNil(f.t, review.Response)
 	return review.Response
+}
+
+// requireTime requires that the Reviewer had this time, from a moment between the request and its
+// arrival at the Reviewer.
+func (f *fixture) requireTime(limit time.Duration) {
+	f.t.Helper()
+	begun := f.deadline.Add(-limit)
+	require.False(f.t, begun.Before(f.sent) || begun.After(f.asked), "%s from %s to %s", begun, f.sent, f.asked)
 }
 
 func (f *fixture) event() string {

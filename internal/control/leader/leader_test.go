@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
 	"github.com/holdfast-dev/holdfast/internal/control/world"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -325,9 +326,13 @@ func lastingError(t *testing.T, f *storetest.Fixture, unreadable string) {
 	})
 	faulty.unreadable.Store(&unreadable)
 	h.advance(2 * time.Minute)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	require.NoError(t, h.run(ctx))
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	g.Go(func() error { return h.run(ctx) })
+	require.Eventually(t, func() bool { return faulty.failures.Load() > 0 }, storetest.WaitTimeout, storetest.PollInterval)
+	require.NoError(t, loop.Wait(ctx, 2*time.Second, nil)) // for the rounds that the answers cause
+	cancel()
+	require.NoError(t, g.Wait())
 	require.Contains(t, h.log.String(), "the object cannot be read")
 	families, err := registry.Gather()
 	require.NoError(t, err)
@@ -345,6 +350,7 @@ type faultyClient struct {
 	client.Client
 	isPatchDenied atomic.Bool
 	unreadable    atomic.Pointer[string] // the name of an object
+	failures      atomic.Int64           // of its reads
 }
 
 func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
@@ -356,6 +362,7 @@ func (c *faultyClient) Patch(ctx context.Context, o client.Object, p client.Patc
 
 func (c *faultyClient) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	if name := c.unreadable.Load(); name != nil && *name == key.Name {
+		c.failures.Add(1)
 		return errors.New("the object cannot be read")
 	}
 	return c.Client.Get(ctx, key, o, opts...)

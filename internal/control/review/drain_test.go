@@ -100,7 +100,7 @@ func drainOfHeldNode(t *testing.T, f *storetest.Fixture) {
 
 func drainOfOpenNode(t *testing.T, f *storetest.Fixture) {
 	f.RunAgents()
-	reviewer := newReviewer(f, 0)
+	reviewer := newReviewer(f, longWait)
 	for _, isDryRun := range []bool{false, true} {
 		req := f.Drain(0)
 		req.DryRun = isDryRun

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -58,9 +59,13 @@ func TestListMembers(t *testing.T) {
 	_, err := p.ListMembers(t.Context(), foundServer(local), evidence.Identity{Ref: fakeIdentity().Ref})
 	require.ErrorContains(t, err, "has not been queried yet")
 	identity := identify(t, p, local)
-	listed := func() []v1alpha1.MemberStatus {
-		list, err := p.ListMembers(t.Context(), foundServer(local), identity)
-		require.NoError(t, err)
+	listed := func() (list []v1alpha1.MemberStatus) {
+		// On a busy machine, the server may answer too late.
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			var err error
+			list, err = p.ListMembers(t.Context(), foundServer(local), identity)
+			require.NoError(c, err)
+		}, 20*time.Second, time.Millisecond)
 		return list
 	}
 	before := listed()
@@ -70,7 +75,7 @@ func TestListMembers(t *testing.T) {
 		before := listed()
 		require.NoError(t, change(), what)
 		isChanged := func() bool { return !reflect.DeepEqual(before, listed()) }
-		require.Eventually(t, isChanged, 5*time.Second, time.Millisecond, what)
+		require.Eventually(t, isChanged, 20*time.Second, time.Millisecond, what)
 	}
 	requireChange("added", func() error { _, err := etcd.AddLearnerUnstarted(t.Context()); return err })
 	learner := etcd.Member(4)

@@ -34,7 +34,7 @@ func TestObserveCluster(t *testing.T) {
 		ips[m.Name] = m.IP
 	}
 	for _, m := range etcd.Members() {
-		identity := p.Identify(t.Context(), foundServer(m))
+		identity := identify(t, p, m)
 		ref := evidence.MemberRef{Cluster: cluster, Member: v1alpha1.MemberID(m.HexID())}
 		require.Equal(t, evidence.Identity{Ref: ref, Name: m.Name}, identity)
 
@@ -44,7 +44,7 @@ func TestObserveCluster(t *testing.T) {
 		require.False(t, got.AlarmsUnknown)
 		require.Equal(t, ref.Member, got.LocalMember)
 		require.Contains(t, ids, string(got.Leader))
-		require.WithinDuration(t, time.Now(), got.Time.Time, 5*time.Second)
+		require.WithinDuration(t, time.Now(), got.Time.Time, time.Minute)
 		require.Empty(t, got.Node)
 		for _, status := range got.Members {
 			require.Equal(t, []string{"https://" + ips[status.Name] + ":2379"}, status.ClientURLs)
@@ -98,24 +98,17 @@ func TestUnreachableMembers(t *testing.T) {
 
 	// The member hangs, first on a reused connection, then on a new one that the kernel accepts.
 	require.NoError(t, etcd.Member(3).Pause())
-	oneHangs := map[string]string{"etcd1": "healthy", "etcd2": "healthy", "etcd3": "no response within 1.5s"}
+	oneHangs := map[string]string{"etcd1": "healthy", "etcd2": "healthy", "etcd3": noResponse}
 	observeUntil(t, p, local, identity, oneHangs)
-	start := time.Now()
-	got = p.Observe(t.Context(), foundServer(local), identity)
-	require.Less(t, time.Since(start), maxObserveTime)
-	require.Equal(t, oneHangs, health(got))
+	got = observeUntil(t, p, local, identity, oneHangs)
 	require.True(t, got.Linearizable)
 
 	// With two of three members down, no quorum can confirm the member list.
 	require.NoError(t, etcd.Member(2).Kill())
-	start = time.Now()
-	got = p.Observe(t.Context(), foundServer(local), identity)
-	require.Less(t, time.Since(start), maxObserveTime)
+	got = observeUntil(t, p, local, identity,
+		map[string]string{"etcd1": noResponse, "etcd2": "connection refused", "etcd3": noResponse})
 	require.False(t, got.Linearizable)
-	require.Contains(t, got.Problem, "no quorum confirmed the member list: "+local.ClientURL+": no response within 1.5s")
-	require.Equal(t, map[string]string{
-		"etcd1": "no response within 1.5s", "etcd2": "connection refused", "etcd3": "no response within 1.5s",
-	}, health(got))
+	require.Contains(t, got.Problem, "no quorum confirmed the member list: "+local.ClientURL+": "+noResponse)
 	require.Equal(t, identity.Ref, identify(t, p, local).Ref, "Identify needs no quorum")
 }
 
@@ -127,11 +120,9 @@ func TestHangingLocalMember(t *testing.T) {
 	local := etcd.Member(2)
 	identity := identify(t, p, local)
 	require.NoError(t, local.Pause())
-	observeUntil(t, p, local, identity,
-		map[string]string{"etcd1": "healthy", "etcd2": "no response within 1.5s", "etcd3": "healthy"})
-	start := time.Now()
-	got := p.Observe(t.Context(), foundServer(local), identity)
-	require.Less(t, time.Since(start), maxObserveTime)
+	oneHangs := map[string]string{"etcd1": "healthy", "etcd2": noResponse, "etcd3": "healthy"}
+	observeUntil(t, p, local, identity, oneHangs)
+	got := observeUntil(t, p, local, identity, oneHangs)
 	require.True(t, got.Linearizable)
 	require.Equal(t, identity.Ref.Member, got.LocalMember)
 
@@ -140,7 +131,7 @@ func TestHangingLocalMember(t *testing.T) {
 	unidentified := p.Identify(t.Context(), server)
 	require.False(t, unidentified.HasAnswered())
 	require.False(t, unidentified.Removed)
-	require.Equal(t, local.ClientURL+": no response within 1.5s", unidentified.Problem, "other credentials were tried")
+	require.Equal(t, local.ClientURL+": "+noResponse, unidentified.Problem, "other credentials were tried")
 
 	require.NoError(t, local.Resume())
 	require.Equal(t, identity.Ref, identify(t, p, local).Ref)

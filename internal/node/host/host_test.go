@@ -111,15 +111,30 @@ func states(t *testing.T, root string) (eventually func(why string, isWanted fun
 		require.Eventually(t, func() bool {
 			s := last.Load()
 			return s != nil && isWanted(*s)
-		}, 5*time.Second, 2*time.Millisecond, why)
+		}, 20*time.Second, 2*time.Millisecond, why)
 	}
 	eventually("the watch begins", func(hostState) bool { return true })
 	return eventually
 }
 
+// requirePrompt runs a test that notes the notifications that come later than a second after the
+// change: a comparison of the directories could have found it. On a busy machine every one can be
+// late, so one attempt of three without a late one is enough.
+func requirePrompt(t *testing.T, test func(late *[]string)) {
+	t.Helper()
+	var late []string
+	for range 3 {
+		late = nil
+		if test(&late); len(late) == 0 {
+			return
+		}
+	}
+	require.Empty(t, late)
+}
+
 // promptness runs Watch and scans the host after each notification. The returned function
-// changes the host and requires a notification within a second.
-func promptness(t *testing.T, h *host.Host) (requireNotified func(why string, change func())) {
+// changes the host, requires a notification, and notes if it was late.
+func promptness(t *testing.T, h *host.Host, late *[]string) (requireNotified func(why string, change func())) {
 	t.Helper()
 	// next is the number of a notification, arrived its time.
 	var count, scanned, next, arrived atomic.Int64
@@ -148,7 +163,9 @@ func promptness(t *testing.T, h *host.Host) (requireNotified func(why string, ch
 		began := time.Now()
 		change()
 		require.Eventually(t, func() bool { return count.Load() > before }, 20*time.Second, 5*time.Millisecond, why)
-		require.Less(t, time.Unix(0, arrived.Load()).Sub(began), time.Second, why)
+		if took := time.Unix(0, arrived.Load()).Sub(began); took >= time.Second {
+			*late = append(*late, why+" after "+took.String())
+		}
 	}
 }
 
@@ -260,21 +277,21 @@ func TestWatchEtcd(t *testing.T) {
 }
 
 func TestWatchFoundServers(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{
-		"/etc/systemd/system/my-etcd.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/blue\n",
-		"/srv/blue/member/snap/db":            "x",
+	requirePrompt(t, func(late *[]string) {
+		root := hosttest.New(t, hosttest.Files{
+			"/etc/systemd/system/my-etcd.service": "[Service]\nExecStart=/usr/bin/etcd --data-dir=/srv/blue\n",
+			"/srv/blue/member/snap/db":            "x",
+		})
+		h := newHost(t, root)
+		require.Len(t, h.Etcd(t.Context()).Found, 1)
+		requireNotified := promptness(t, h, late)
+		requireNotified("test file of etcd", func() { hosttest.Add(t, root, hosttest.Files{"/srv/blue/.touch": ""}) })
+		requireNotified("removed data", func() { hosttest.Remove(t, root, "/srv/blue/member") })
 	})
-	h := newHost(t, root)
-	require.Len(t, h.Etcd(t.Context()).Found, 1)
-	requireNotified := promptness(t, h)
-	requireNotified("test file of etcd", func() { hosttest.Add(t, root, hosttest.Files{"/srv/blue/.touch": ""}) })
-	requireNotified("removed data", func() { hosttest.Remove(t, root, "/srv/blue/member") })
 }
 
 func TestWatchContainerStarts(t *testing.T) {
-	root := hosttest.New(t, hosttest.Files{"/sys/fs/cgroup/system.slice/keep": "", "/sys/fs/cgroup/systemd/keep": ""})
-	requireNotified := promptness(t, newHost(t, root))
-	for _, start := range []struct{ why, group string }{
+	starts := []struct{ why, group string }{
 		{"instance of a unit", "system.slice/system-etcd.slice/etcd@a.service"},
 		{"docker with systemd", "system.slice/docker-" + hosttest.ContainerID + ".scope"},
 		{"podman in a new slice", "machine.slice/libpod-" + hosttest.ContainerID + ".scope"},
@@ -282,11 +299,16 @@ func TestWatchContainerStarts(t *testing.T) {
 		{"Talos", "podruntime/etcd"},
 		{"docker with control groups of version 1", "systemd/docker/" + hosttest.ContainerID},
 		{"unit", "system.slice/my-etcd.service"},
-	} {
-		requireNotified(start.why, func() {
-			require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", start.group), 0o755))
-		})
 	}
+	requirePrompt(t, func(late *[]string) {
+		root := hosttest.New(t, hosttest.Files{"/sys/fs/cgroup/system.slice/keep": "", "/sys/fs/cgroup/systemd/keep": ""})
+		requireNotified := promptness(t, newHost(t, root), late)
+		for _, start := range starts {
+			requireNotified(start.why, func() {
+				require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", start.group), 0o755))
+			})
+		}
+	})
 }
 
 // The control group of a container exists before its program runs. A scan at that moment
@@ -312,11 +334,13 @@ func TestWatchRescansAfterStart(t *testing.T) {
 func TestWatchRealStart(t *testing.T) {
 	etcd := etcd.New(t, etcd.Options{HostRoot: func(int) string { return t.TempDir() }})
 	member := etcd.Member(1)
-	require.NoError(t, member.Stop(t.Context()))
-	requireNotified := promptness(t, newHost(t, member.Root))
-	requireNotified("start", func() { require.NoError(t, member.Start(t.Context())) })
-	require.NoError(t, member.Kill())
-	requireNotified("start after a kill", func() { require.NoError(t, member.Start(t.Context())) })
+	requirePrompt(t, func(late *[]string) {
+		require.NoError(t, member.Stop(t.Context()))
+		requireNotified := promptness(t, newHost(t, member.Root), late)
+		requireNotified("start", func() { require.NoError(t, member.Start(t.Context())) })
+		require.NoError(t, member.Kill())
+		requireNotified("start after a kill", func() { require.NoError(t, member.Start(t.Context())) })
+	})
 }
 
 func TestWatchUnits(t *testing.T) {

@@ -64,6 +64,9 @@ func closedAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
+// longLimit is enough for each answer, also on a busy machine.
+const longLimit = 30 * time.Second
+
 func TestProbe(t *testing.T) {
 	var requests []string
 	status := func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +120,11 @@ func TestProbe(t *testing.T) {
 		"TCP, no server":   {"tcp:" + closedAddress(t), "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := probe(t.Context(), endpoint(t, c.gate), 200*time.Millisecond)
+			limit := longLimit
+			if strings.HasPrefix(c.problem, "no answer") {
+				limit = 200 * time.Millisecond
+			}
+			err := probe(t.Context(), endpoint(t, c.gate), limit)
 			if c.problem == "" {
 				require.NoError(t, err)
 				return
@@ -148,7 +155,7 @@ func TestProbeIsStable(t *testing.T) {
 		{"tcp:" + closedAddress(t), "connection refused"},
 	} {
 		for range 6 {
-			require.EqualError(t, Probe(t.Context(), endpoint(t, c.gate)), c.problem)
+			require.EqualError(t, probe(t.Context(), endpoint(t, c.gate), longLimit), c.problem)
 		}
 	}
 	for _, errno := range []syscall.Errno{syscall.ECONNRESET, syscall.EPIPE} {

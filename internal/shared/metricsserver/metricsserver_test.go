@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,14 @@ func TestAuthorizer(t *testing.T) {
 	require.NoError(t, err)
 	bind(t, server, "metrics", "scraper")
 	bind(t, server, "system:auth-delegator", "agent")
+	waitForRight(t, server, "scraper", authorizationv1.SubjectAccessReviewSpec{
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: Path, Verb: "get"},
+	})
+	waitForRight(t, server, "agent", authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "authentication.k8s.io", Resource: "tokenreviews", Verb: "create",
+		},
+	})
 
 	url, client := serve(t, tokenOf(t, server, "agent"))
 	scraper, stranger := tokenOf(t, server, "scraper").BearerToken, tokenOf(t, server, "stranger").BearerToken
@@ -156,6 +165,21 @@ func tokenOf(t *testing.T, server *apiserver.Server, account string) *rest.Confi
 	config, err := server.ServiceAccountConfig(t.Context(), "default", account, "")
 	require.NoError(t, err)
 	return config
+}
+
+// waitForRight waits until the authorizer, which reads roles and bindings through watches, lets an
+// account do something.
+func waitForRight(
+	t *testing.T, server *apiserver.Server, account string, right authorizationv1.SubjectAccessReviewSpec,
+) {
+	t.Helper()
+	right.User = "system:serviceaccount:default:" + account
+	reviews := server.Client().AuthorizationV1().SubjectAccessReviews()
+	require.Eventually(t, func() bool {
+		review := &authorizationv1.SubjectAccessReview{Spec: right}
+		answer, err := reviews.Create(t.Context(), review, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed
+	}, 20*time.Second, 20*time.Millisecond, account)
 }
 
 func bind(t *testing.T, server *apiserver.Server, role, account string) {
