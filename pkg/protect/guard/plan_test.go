@@ -265,7 +265,7 @@ func ownMark(f *fixture) {
 
 func grantedElsewhere(f *fixture) {
 	secondCluster(1)(f)
-	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
+	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Machine: &v1alpha1.Door{}}}
 }
 
 func TestPresence(t *testing.T) {
