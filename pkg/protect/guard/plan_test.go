@@ -85,6 +85,15 @@ func drained(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Drain: &v1alpha1.Door{}}}
 }
 
+// gone: the leader has seen that the Node was gone, and the cache of Nodes is older.
+func gone(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Gone: &v1alpha1.Door{}}}
+}
+
+func removing(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Remove: &v1alpha1.Door{}}}
+}
+
 func secondCluster(voters int32) change {
 	return func(f *fixture) { f.Clusters = append(f.Clusters, newCluster("c2", voters, "n1")) }
 }
@@ -125,6 +134,8 @@ func TestPlan(t *testing.T) {
 		"F39 deletion allowed":          {by(granted, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
 		"drain allowed":                 {by(drained), Keep, Present, "etcd cluster c1"},
 		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, Closed, "the deletion of the node"},
+		"machine was gone":              {by(gone, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
+		"removal of its member allowed": {by(removing, withoutPod), Create, Missing, "etcd cluster c1"},
 		"grant of an older Node":        {by(granted, oldGrant, withoutPod), Create, Missing, "etcd cluster c1"},
 		"created shortly before":        {by(paced, withoutPod), Wait, Missing, "only shortly before"},
 		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, Missing, "etcd cluster c1"},
@@ -146,6 +157,7 @@ func TestPlan(t *testing.T) {
 		// F74: a hold cordons the node too, and `kubectl drain` of a held node changes nothing on it.
 		"F74 held, no pod":           {by(held, withoutPod), Create, Missing, "etcd cluster c1"},
 		"F74 held, drained":          {by(held, drained, withoutPod), Wait, Closed, "was drained while"},
+		"held, removal allowed":      {by(held, removing, withoutPod), Create, Missing, "etcd cluster c1"},
 		"held, and kept cordoned":    {by(held, kept, withoutPod), Wait, Closed, "the node is cordoned"},
 		"released, cordoned, no pod": {by(released, withoutPod), Wait, Closed, "the node is cordoned"},
 
