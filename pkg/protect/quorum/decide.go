@@ -83,7 +83,7 @@ func decideQuorum(v View, r Request) Verdict {
 // the node according to any source, because the lists and the knowledge of the node may differ in
 // age.
 func Force(v View, r Request) Verdict {
-	verdict, t := decideQuorum(v, r), newTarget(NewSnapshot(v), r)
+	verdict, t := decideQuorum(v, r), newTarget(snapshotFor(v, r), r)
 	lists := observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, none is fresh.
 	members := slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins(lists))
 	slices.Sort(members)
