@@ -134,7 +134,7 @@ func (t requestTarget) resolveSteps(tally Tally) []Step {
 	var steps []Step
 	for _, g := range t.effectiveGrants(tally) {
 		steps = append(steps, Step{
-			Kind: StepSettle, Grant: g, Members: t.lostBy(g, tally), At: t.ifLater(g, ResolveByHandAfter),
+			Kind: StepResolve, Grant: g, Members: t.lostBy(g, tally), At: t.ifLater(g, ResolveByHandAfter),
 		})
 	}
 	return steps

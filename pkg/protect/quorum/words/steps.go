@@ -72,7 +72,7 @@ func (w writer) step(s quorum.Step) string {
 	case quorum.StepRemoveFirst:
 		return "or, if this node is to be removed permanently, first remove its members from the cluster " +
 			"(etcd checks that this is safe): " + commands(s.Members, w.removeCommand)
-	case quorum.StepSettle:
+	case quorum.StepResolve:
 	}
 	return w.settle(s)
 }
