@@ -1,6 +1,7 @@
 package words
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -142,5 +143,5 @@ func (w writer) settle(s quorum.Step) string {
 		"on the same machine or on another one that stays: kubectl holdfast settle %s\n"+
 		"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster %s %s=%s",
 		notBefore, titles(s.Members), agree(len(s.Members), "keeps", "keep"), s.Grant.Node,
-		w.id, quorum.ResolveAnnotation, s.Grant.NodeUID)
+		cmp.Or(s.Members[0].Cause.Cluster, w.id), quorum.ResolveAnnotation, s.Grant.NodeUID)
 }
