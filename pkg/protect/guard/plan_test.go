@@ -124,7 +124,7 @@ func TestPlan(t *testing.T) {
 		// F39: what is drained stays drained.
 		"F39 cordoned, no pod":          {by(cordoned, withoutPod), Wait, Closed, "the node is cordoned"},
 		"cordoned":                      {by(cordoned), Keep, Present, "etcd cluster c1"},
-		"F39 about to be deleted":       {by(tainted("karpenter.sh/disrupted"), withoutPod), Wait, Closed, "about to be deleted"},
+		"F39 about to be deleted":       {by(tainted("karpenter.sh/disrupted"), withoutPod), Wait, Closed, "about to be"},
 		"marked":                        {by(tainted("medik8s.io/drain")), Keep, Present, "etcd cluster c1"},
 		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, Closed, "--away-mark"},
 		"F39 being deleted":             {by(deleting, withoutPod), Wait, Closed, "the node is being deleted"},
