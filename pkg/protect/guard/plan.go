@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -206,7 +207,10 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 	}
 	need, why, owners := s.needOf(node)
 	permitted := s.clustersOf(node, place.GuardPod)
-	obstacle, presence := s.obstacle(node), s.presenceWithoutPod(node, need)
+	obstacle, presence := s.obstacle(node)
+	if need != needed {
+		presence = ""
+	}
 	switch {
 	case pod == nil && need == needed:
 		if obstacle != "" {
@@ -234,17 +238,6 @@ func (s State) decide(node *corev1.Node, pod *corev1.Pod) Decision {
 		return Decision{Action: Keep, Why: defect + ", but cannot be replaced: " + obstacle, Presence: presence}
 	}
 	return Decision{Action: Delete, Why: defect + ", and is replaced", Presence: presence, Existing: pod}
-}
-
-// presenceWithoutPod returns the presence of a guard pod on a node that has no intact one.
-func (s State) presenceWithoutPod(node *corev1.Node, need nodeNeed) Presence {
-	switch {
-	case need != needed:
-		return ""
-	case s.closedBecause(node) != "":
-		return Closed
-	}
-	return Missing
 }
 
 // A nodeNeed is whether a node needs a guard pod.
@@ -300,15 +293,16 @@ func (s State) needOf(node *corev1.Node) (need nodeNeed, why string, owners []*v
 	return unneeded, "the node has no member", nil
 }
 
-// obstacle returns why no guard pod may be created on the node now, or an empty string.
-func (s State) obstacle(node *corev1.Node) string {
-	if why := s.closedBecause(node); why != "" {
-		return why
+// obstacle returns why no guard pod may be created on the node now, or an empty string, and the
+// presence if the node needs one and has no intact one.
+func (s State) obstacle(node *corev1.Node) (why string, presence Presence) {
+	if why = s.closedBecause(node); why != "" {
+		return why, Closed
 	}
 	if at := s.NotBefore[node.Name]; s.Now.Before(at) {
-		return "the last guard pod of the node was created only shortly before"
+		why = "the last guard pod of the node was created only shortly before"
 	}
-	return ""
+	return why, Missing
 }
 
 // closedBecause returns why no guard pod is wanted on the node now, or an empty string. On a node
@@ -330,9 +324,9 @@ func (s State) closedBecause(node *corev1.Node) string {
 		for _, g := range c.Spec.Grants {
 			switch {
 			case g.NodeUID != node.UID:
-			case g.Delete != nil || g.Machine != nil || g.Gone != nil:
+			case quorum.AllowsDeletion(g):
 				return "the deletion of the node was allowed"
-			case node.Spec.Unschedulable:
+			case g.Drain != nil && node.Spec.Unschedulable:
 				return "the node was drained while Holdfast held it"
 			}
 		}

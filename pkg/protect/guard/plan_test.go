@@ -85,6 +85,15 @@ func drained(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Drain: &v1alpha1.Door{}}}
 }
 
+// gone: the leader has seen that the Node was gone, and the cache of Nodes is older.
+func gone(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Gone: &v1alpha1.Door{}}}
+}
+
+func removing(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Remove: &v1alpha1.Door{}}}
+}
+
 func secondCluster(voters int32) change {
 	return func(f *fixture) { f.Clusters = append(f.Clusters, newCluster("c2", voters, "n1")) }
 }
@@ -97,100 +106,107 @@ func noMember(f *fixture) {
 
 func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
-		change []change
-		want   Action
-		why    string
+		change   []change
+		want     Action
+		presence Presence
+		why      string
 	}{
-		"a pod on an etcd node":         {nil, Keep, "the node has a member of etcd cluster c1"},
-		"no pod on an etcd node":        {by(withoutPod), Create, "the node has a member of etcd cluster c1"},
-		"one voter":                     {by(oneVoter), Delete, "the etcd cluster has one voter"},
-		"one voter, no pod":             {by(oneVoter, withoutPod), "", ""},
-		"one voter, and two of another": {by(oneVoter, secondCluster(2), withoutPod), Create, "etcd cluster c2"},
-		"one voter, another unknown":    {by(oneVoter, secondCluster(0)), Keep, "is not known"},
-		"unknown, and two of another":   {by(votersUnknown, secondCluster(2), withoutPod), Create, "etcd cluster c2"},
-		"voters unknown":                {by(votersUnknown), Keep, "the number of voters is not known"},
-		"voters unknown, no pod":        {by(votersUnknown, withoutPod), "", ""},
+		"a pod on an etcd node":         {nil, Keep, Present, "the node has a member of etcd cluster c1"},
+		"no pod on an etcd node":        {by(withoutPod), Create, Missing, "the node has a member of etcd cluster c1"},
+		"one voter":                     {by(oneVoter), Delete, "", "the etcd cluster has one voter"},
+		"one voter, no pod":             {by(oneVoter, withoutPod), "", "", ""},
+		"one voter, and two of another": {by(oneVoter, secondCluster(2), withoutPod), Create, Missing, "etcd cluster c2"},
+		"one voter, another unknown":    {by(oneVoter, secondCluster(0)), Keep, Present, "is not known"},
+		"unknown, and two of another":   {by(votersUnknown, secondCluster(2), withoutPod), Create, Missing, "cluster c2"},
+		"voters unknown":                {by(votersUnknown), Keep, Present, "the number of voters is not known"},
+		"voters unknown, no pod":        {by(votersUnknown, withoutPod), "", "", ""},
 
 		// F39: what is drained stays drained.
-		"F39 cordoned, no pod":          {by(cordoned, withoutPod), Wait, "the node is cordoned"},
-		"cordoned":                      {by(cordoned), Keep, "etcd cluster c1"},
-		"F39 about to be deleted":       {by(tainted("karpenter.sh/disrupted"), withoutPod), Wait, "is about to be deleted"},
-		"marked":                        {by(tainted("medik8s.io/drain")), Keep, "etcd cluster c1"},
-		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, "--away-mark"},
-		"F39 being deleted":             {by(deleting, withoutPod), Wait, "the node is being deleted"},
-		"being deleted":                 {by(deleting), Keep, "etcd cluster c1"},
-		"F39 drained":                   {by(drained, cordoned, withoutPod), Wait, "is cordoned"},
-		"drained, and open again":       {by(drained, withoutPod), Create, "etcd cluster c1"},
-		"F39 deletion allowed":          {by(granted, withoutPod), Wait, "the deletion of the node was allowed"},
-		"drain allowed":                 {by(drained), Keep, "etcd cluster c1"},
-		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, "the deletion of the node"},
-		"grant of an older Node":        {by(granted, oldGrant, withoutPod), Create, "etcd cluster c1"},
-		"created shortly before":        {by(paced, withoutPod), Wait, "only shortly before"},
-		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, "etcd cluster c1"},
-		"the pod is being deleted":      {by(podDeleted), Wait, "the pod is being deleted"},
-		"replaced pod is being deleted": {by(podDeleted, failed), Wait, "the pod is being deleted"},
-		"F59 no kubelet ends the pod":   {by(podDeleted, later), Remove, "no kubelet ends it"},
+		"F39 cordoned, no pod":          {by(cordoned, withoutPod), Wait, Closed, "the node is cordoned"},
+		"cordoned":                      {by(cordoned), Keep, Present, "etcd cluster c1"},
+		"F39 about to be deleted":       {by(tainted("karpenter.sh/disrupted"), withoutPod), Wait, Closed, "about to be"},
+		"marked":                        {by(tainted("medik8s.io/drain")), Keep, Present, "etcd cluster c1"},
+		"F39 a mark of a flag":          {by(ownMark, withoutPod), Wait, Closed, "--away-mark"},
+		"F39 being deleted":             {by(deleting, withoutPod), Wait, Closed, "the node is being deleted"},
+		"being deleted":                 {by(deleting), Keep, Present, "etcd cluster c1"},
+		"F39 drained":                   {by(drained, cordoned, withoutPod), Wait, Closed, "is cordoned"},
+		"drained, and open again":       {by(drained, withoutPod), Create, Missing, "etcd cluster c1"},
+		"F39 deletion allowed":          {by(granted, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
+		"drain allowed":                 {by(drained), Keep, Present, "etcd cluster c1"},
+		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, Closed, "the deletion of the node"},
+		"machine was gone":              {by(gone, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
+		"removal of its member allowed": {by(removing, withoutPod), Create, Missing, "etcd cluster c1"},
+		"grant of an older Node":        {by(granted, oldGrant, withoutPod), Create, Missing, "etcd cluster c1"},
+		"created shortly before":        {by(paced, withoutPod), Wait, Missing, "only shortly before"},
+		"a taint that is no mark":       {by(tainted("example.com/gpu"), withoutPod), Create, Missing, "etcd cluster c1"},
+		"the pod is being deleted":      {by(podDeleted), Wait, Missing, "the pod is being deleted"},
+		"replaced pod is being deleted": {by(podDeleted, failed), Wait, Missing, "the pod is being deleted"},
+		"pod being deleted, cordoned":   {by(podDeleted, cordoned), Wait, Closed, "the pod is being deleted"},
+		"pod being deleted, one voter":  {by(podDeleted, oneVoter), Wait, "", "the pod is being deleted"},
+		"pod being deleted, unbound":    {by(podDeleted, newNode), Wait, "", "the pod is being deleted"},
+		"F59 no kubelet ends the pod":   {by(podDeleted, later), Remove, Missing, "no kubelet ends it"},
 
-		"opted out":              {by(optedOut), Delete, "the node has the label holdfast.dev/drain-guard=never"},
-		"opted out, no pod":      {by(optedOut, withoutPod), "", ""},
-		"another value":          {by(optedOut, optedIn), Keep, "etcd cluster c1"},
-		"switched off":           {by(switchedOff), Delete, "switched off"},
-		"switched off, cordoned": {by(switchedOff, cordoned), Delete, "switched off"},
-		"switched off, no pod":   {by(switchedOff, withoutPod), "", ""},
-		"switched off, unknown":  {by(switchedOff, votersUnknown), Delete, "switched off"},
+		"opted out":              {by(optedOut), Delete, "", "the node has the label holdfast.dev/drain-guard=never"},
+		"opted out, no pod":      {by(optedOut, withoutPod), "", "", ""},
+		"another value":          {by(optedOut, optedIn), Keep, Present, "etcd cluster c1"},
+		"switched off":           {by(switchedOff), Delete, "", "switched off"},
+		"switched off, cordoned": {by(switchedOff, cordoned), Delete, "", "switched off"},
+		"switched off, no pod":   {by(switchedOff, withoutPod), "", "", ""},
+		"switched off, unknown":  {by(switchedOff, votersUnknown), Delete, "", "switched off"},
 
 		// F74: a hold cordons the node too, and `kubectl drain` of a held node changes nothing on it.
-		"F74 held, no pod":           {by(held, withoutPod), Create, "etcd cluster c1"},
-		"F74 held, drained":          {by(held, drained, withoutPod), Wait, "was drained while"},
-		"held, and kept cordoned":    {by(held, kept, withoutPod), Wait, "the node is cordoned"},
-		"released, cordoned, no pod": {by(released, withoutPod), Wait, "the node is cordoned"},
+		"F74 held, no pod":           {by(held, withoutPod), Create, Missing, "etcd cluster c1"},
+		"F74 held, drained":          {by(held, drained, withoutPod), Wait, Closed, "was drained while"},
+		"held, removal allowed":      {by(held, removing, withoutPod), Create, Missing, "etcd cluster c1"},
+		"held, and kept cordoned":    {by(held, kept, withoutPod), Wait, Closed, "the node is cordoned"},
+		"released, cordoned, no pod": {by(released, withoutPod), Wait, Closed, "the node is cordoned"},
 
 		// F75: a member that another Node is bound to can be drained away too.
 		// F75, F76: a host registered under another name, and its second Node had no guard pod, or one of
 		// two clusters was unknown for a moment, and all guard pods were replaced.
-		"F75 announced, not bound":      {by(unbound, announced, withoutPod), Create, "etcd cluster c1"},
-		"F75 announced, a pod":          {by(unbound, announced), Keep, "etcd cluster c1"},
-		"announced, not labelled":       {by(unbound, announced, unlabelled, withoutPod), "", ""},
-		"announced in another cluster":  {by(unbound, announcedElsewhere, withoutPod), "", ""},
-		"announcement cannot be parsed": {by(unbound, unparsable, withoutPod), "", ""},
-		"F76 the owner is unknown":      {by(votersUnknown, secondCluster(2)), Keep, "etcd cluster c2"},
+		"F75 announced, not bound":      {by(unbound, announced, withoutPod), Create, Missing, "etcd cluster c1"},
+		"F75 announced, a pod":          {by(unbound, announced), Keep, Present, "etcd cluster c1"},
+		"announced, not labelled":       {by(unbound, announced, unlabelled, withoutPod), "", "", ""},
+		"announced in another cluster":  {by(unbound, announcedElsewhere, withoutPod), "", "", ""},
+		"announcement cannot be parsed": {by(unbound, unparsable, withoutPod), "", "", ""},
+		"F76 the owner is unknown":      {by(votersUnknown, secondCluster(2)), Keep, Present, "etcd cluster c2"},
 
 		// F38: only what is known to need no guard pod loses it.
-		"no member any more":          {by(unbound, unlabelled), Delete, "the node has no member"},
-		"no member, cordoned":         {by(unbound, unlabelled, cordoned), Delete, "the node has no member"},
-		"F38 labelled, but not bound": {by(unbound), Keep, "no member is bound to it"},
-		"F38 the EtcdCluster is gone": {by(withoutCluster), Keep, "no member is bound to it"},
-		"labelled, no pod":            {by(unbound, withoutPod), "", ""},
-		"Node gone":                   {by(withoutNode), Remove, "its node is gone"},
-		"Node gone, pod deleted":      {by(withoutNode, podDeleted), Remove, "its node is gone"},
-		"Node gone, no pod":           {by(withoutNode, withoutPod), "", ""},
-		"another Node of this name":   {by(newNode), Keep, "no member is bound to it"},
-		"F84 the same, not labelled":  {by(newNode, unlabelled), Keep, "the agent of this one has not reported"},
-		"the same, reported":          {by(newNode, unlabelled, noMember), Delete, "the node has no member"},
-		"the same, bound":             {by(newNode, rebound), Delete, "the pod belongs to an older node of this name"},
-		"the same, no annotation":     {by(noAnnotation), Delete, "the pod belongs to an older node of this name"},
+		"no member any more":          {by(unbound, unlabelled), Delete, "", "the node has no member"},
+		"no member, cordoned":         {by(unbound, unlabelled, cordoned), Delete, "", "the node has no member"},
+		"F38 labelled, but not bound": {by(unbound), Keep, Present, "no member is bound to it"},
+		"F38 the EtcdCluster is gone": {by(withoutCluster), Keep, Present, "no member is bound to it"},
+		"labelled, no pod":            {by(unbound, withoutPod), "", "", ""},
+		"Node gone":                   {by(withoutNode), Remove, "", "its node is gone"},
+		"Node gone, pod deleted":      {by(withoutNode, podDeleted), Remove, "", "its node is gone"},
+		"Node gone, no pod":           {by(withoutNode, withoutPod), "", "", ""},
+		"another Node of this name":   {by(newNode), Keep, Present, "no member is bound to it"},
+		"F84 the same, not labelled":  {by(newNode, unlabelled), Keep, Present, "the agent of this one has not reported"},
+		"the same, reported":          {by(newNode, unlabelled, noMember), Delete, "", "the node has no member"},
+		"the same, bound":             {by(newNode, rebound), Delete, Defective, "belongs to an older node of this name"},
+		"the same, no annotation":     {by(noAnnotation), Delete, Defective, "belongs to an older node of this name"},
 
 		// F38: a pod that cannot be evicted like a guard pod is replaced.
-		"F38 no label": {by(noLabel), Delete, "the pod does not have the label"},
+		"F38 no label": {by(noLabel), Delete, Defective, "the pod does not have the label"},
 		// F38, F39, F59: a false guard pod stood in, one came back on a drained node, or no kubelet ended
 		// one on a dead host: the drain did not wait, or never finished.
-		"F38 no owner":         {by(noOwner), Delete, "the pod is not owned by the etcd cluster"},
-		"F38 no controller":    {by(noController), Delete, "the pod is not owned by the etcd cluster"},
-		"F38 another owner":    {by(otherOwner), Delete, "the pod is not owned by the etcd cluster"},
-		"no owner, cordoned":   {by(noOwner, cordoned), Keep, "cannot be replaced: the node is cordoned"},
-		"no owner, unknown":    {by(noOwner, votersUnknown), Keep, "is not known"},
-		"another image":        {by(otherImage), Keep, "etcd cluster c1"},
-		"ended":                {by(failed), Delete, "the pod has ended (Evicted)"},
-		"ended shortly before": {by(failed, paced), Keep, "the pod has ended (Evicted), but cannot be replaced"},
-		"ended, cordoned":      {by(failed, cordoned), Keep, "cannot be replaced: the node is cordoned"},
-		"completed":            {by(completed), Delete, "the pod has ended (Succeeded)"},
-		"on another node":      {by(otherNode, withoutNode), Delete, `the pod is on node "n2"`},
+		"F38 no owner":         {by(noOwner), Delete, Defective, "the pod is not owned by the etcd cluster"},
+		"F38 no controller":    {by(noController), Delete, Defective, "the pod is not owned by the etcd cluster"},
+		"F38 another owner":    {by(otherOwner), Delete, Defective, "the pod is not owned by the etcd cluster"},
+		"no owner, cordoned":   {by(noOwner, cordoned), Keep, Closed, "cannot be replaced: the node is cordoned"},
+		"no owner, unknown":    {by(noOwner, votersUnknown), Keep, Present, "is not known"},
+		"another image":        {by(otherImage), Keep, Present, "etcd cluster c1"},
+		"ended":                {by(failed), Delete, Defective, "the pod has ended (Evicted)"},
+		"ended shortly before": {by(failed, paced), Keep, Defective, "the pod has ended (Evicted), but cannot be replaced"},
+		"ended, cordoned":      {by(failed, cordoned), Keep, Closed, "cannot be replaced: the node is cordoned"},
+		"completed":            {by(completed), Delete, Defective, "the pod has ended (Succeeded)"},
+		"on another node":      {by(otherNode, withoutNode), Delete, "", `the pod is on node "n2"`},
 		"on another node, and no kubelet ends it": {
-			by(otherNode, withoutNode, podDeleted, later), Remove, "no kubelet ends it",
+			by(otherNode, withoutNode, podDeleted, later), Remove, "", "no kubelet ends it",
 		},
-		"on no node": {by(noNode, withoutNode), Delete, `the pod is on node ""`},
+		"on no node": {by(noNode, withoutNode), Delete, "", `the pod is on node ""`},
 		"a pod of another name": {
-			by(otherName), Create, "etcd cluster c1",
+			by(otherName), Create, Missing, "etcd cluster c1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,6 +223,7 @@ func TestPlan(t *testing.T) {
 			d := plan[0]
 			require.Equal(t, test.want, d.Action, d.Why)
 			require.Contains(t, d.Why, test.why)
+			require.Equal(t, test.presence, d.Presence)
 			require.Equal(t, "holdfast-guard-n1", d.Pod)
 			require.Equal(t, test.want == Create, d.Owner != nil && d.On != nil)
 			require.Equal(t, test.want == Delete || test.want == Remove, d.Existing != nil)
@@ -265,44 +282,7 @@ func ownMark(f *fixture) {
 
 func grantedElsewhere(f *fixture) {
 	secondCluster(1)(f)
-	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
-}
-
-func TestPresence(t *testing.T) {
-	for name, test := range map[string]struct {
-		change []change
-		want   Presence
-	}{
-		"a pod":                         {nil, Present},
-		"a pod on a cordoned node":      {by(cordoned), Present},
-		"voters unknown":                {by(votersUnknown), Present},
-		"no pod":                        {by(withoutPod), Missing},
-		"no pod, created before":        {by(withoutPod, paced), Missing},
-		"no pod, cordoned":              {by(withoutPod, cordoned), Closed},
-		"no pod, deletion allowed":      {by(withoutPod, granted), Closed},
-		"no pod, marked":                {by(withoutPod, tainted("karpenter.sh/disrupted")), Closed},
-		"pod being deleted":             {by(podDeleted), Missing},
-		"pod being deleted, cordoned":   {by(podDeleted, cordoned), Closed},
-		"no kubelet ends the pod":       {by(podDeleted, later), Missing},
-		"ended":                         {by(failed), Defective},
-		"ended, created shortly before": {by(failed, paced), Defective},
-		"ended, cordoned":               {by(failed, cordoned), Closed},
-		"no member is bound to it yet":  {by(newNode, podDeleted), ""},
-		"one voter":                     {by(oneVoter), ""},
-		"one voter, pod being deleted":  {by(oneVoter, podDeleted), ""},
-		"Node gone":                     {by(withoutNode), ""},
-		"on another node":               {by(otherNode, withoutNode), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture()
-			for _, apply := range test.change {
-				apply(f)
-			}
-			plan := Plan(f.State)
-			require.Len(t, plan, 1)
-			require.Equal(t, test.want, plan[0].Presence, plan[0].Why)
-		})
-	}
+	f.Clusters[1].Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Machine: &v1alpha1.Door{}}}
 }
 
 // TestPlanOfSeveral checks the order, and that a copy of a guard pod does not hide the missing one.

@@ -262,3 +262,10 @@ func TestTombstones(t *testing.T) {
 		})
 	}
 }
+
+// TestSelfProvenCorrupt: the report of one observer that a member is corrupt is enough, although
+// another one has read the alarms without it.
+func TestSelfProvenCorrupt(t *testing.T) {
+	corrupt := func(m *v1alpha1.MemberStatus) { m.Alarms = []string{quorum.CorruptAlarm} }
+	require.Equal(t, quorumtest.IDs("b", "c"), membership.SelfProven(quorumtest.Voters(3).InList(1, 0, corrupt).View))
+}

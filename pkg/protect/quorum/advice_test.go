@@ -76,7 +76,7 @@ func TestSettlesEffectiveGrants(t *testing.T) {
 	})
 	var found []string
 	for _, s := range quorum.Decide(w.View, quorumtest.Deletion(0)).Facts.Steps {
-		if s.Kind == quorum.StepSettle {
+		if s.Kind == quorum.StepResolve {
 			require.Len(t, s.Members, 1)
 			found = append(found, string(s.Grant.NodeUID)+" "+string(s.Members[0].ID))
 		}

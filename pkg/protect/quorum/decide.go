@@ -21,6 +21,10 @@ import (
 //
 // A drain is decided like a deletion, but only for a node that is closed. The removal of a member
 // has an arithmetic of its own (tallyRequest).
+//
+// Before the arithmetic, it refuses an open node and an answer without a list. Without a member on
+// the node, it refuses a possible rejoin, and otherwise allows. A drain of the only member is
+// allowed. Whatever would be allowed, it refuses if the node announces a member of another Node.
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
 		verdict.Cluster = observation.ClusterIDOf(v.Cluster)
@@ -29,7 +33,8 @@ func Decide(v View, r Request) Verdict {
 	return decideQuorum(v, r)
 }
 
-// decideQuorum decides whether or not the node is closed.
+// decideQuorum is Decide without the question whether the node is closed. Under several lists, the
+// worst tally decides.
 func decideQuorum(v View, r Request) Verdict {
 	t := newTarget(snapshotFor(v, r), r)
 	if len(t.Lists) == 0 {
@@ -83,7 +88,7 @@ func decideQuorum(v View, r Request) Verdict {
 // the node according to any source, because the lists and the knowledge of the node may differ in
 // age.
 func Force(v View, r Request) Verdict {
-	verdict, t := decideQuorum(v, r), newTarget(NewSnapshot(v), r)
+	verdict, t := decideQuorum(v, r), newTarget(snapshotFor(v, r), r)
 	lists := observation.Confirmed(observation.Accepted(t.Cluster)) // Without etcd, none is fresh.
 	members := slices.Concat(verdict.Members, t.possibleMembers(), t.possibleRejoins(lists))
 	slices.Sort(members)

@@ -68,10 +68,9 @@ func AreSame(a, b []OpenDoor) bool {
 // LastOpened returns when the last door of the grant was opened.
 func LastOpened(g v1alpha1.Grant) metav1.Time { return LastDoor(g).Time }
 
-// IsDrainOnly reports whether nothing but a drain of the node was allowed.
-func IsDrainOnly(g v1alpha1.Grant) bool {
-	return g.Drain != nil && g.Delete == nil && g.Machine == nil && g.Gone == nil
-}
+// IsDrainOnly reports whether a drain of the node was allowed, but no deletion. The removal of its
+// member may have been allowed too: the drain lasts longer.
+func IsDrainOnly(g v1alpha1.Grant) bool { return g.Drain != nil && !AllowsDeletion(g) }
 
 // AllowsDeletion reports whether the grant is for the deletion of the Node or its machine. A grant
 // without a door is from an earlier version.

@@ -327,7 +327,7 @@ const (
 	StepRepair
 	StepAddVoters
 	StepRemoveFirst
-	StepSettle
+	StepResolve
 )
 
 // A Step is one thing that helps.

@@ -234,6 +234,9 @@ func TestF94GrantOfOtherCluster(t *testing.T) {
 	quorumtest.RequireRefused(t, restored, quorumtest.Deletion(0),
 		"etcd2 (b): counts as lost: the deletion of its node w2 "+
 			"by alice was allowed at 2026-05-01T12:00:00Z, which had a member of etcd cluster 01d too")
+	// If no agent lists the old cluster any more, only people can end a drain there.
+	message := words.Message(quorum.Decide(restored.View, quorumtest.Deletion(0)))
+	require.Contains(t, message, "kubectl annotate --overwrite etcdcluster 01d holdfast.dev/settle=u2")
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(1))
 	old.Spec.Grants[0].NodeUID = "u2 of an earlier Node"
 	quorumtest.RequireAllowed(t, restored, quorumtest.Deletion(0))

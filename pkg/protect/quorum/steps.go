@@ -134,8 +134,16 @@ func (t requestTarget) resolveSteps(tally Tally) []Step {
 	var steps []Step
 	for _, g := range t.effectiveGrants(tally) {
 		steps = append(steps, Step{
-			Kind: StepSettle, Grant: g, Members: t.lostBy(g, tally), At: t.ifLater(g, ResolveByHandAfter),
+			Kind: StepResolve, Grant: g, Members: t.lostBy(g, tally), At: t.ifLater(g, ResolveByHandAfter),
 		})
+	}
+	for _, m := range tally.With(CountsLost) {
+		if m.Cause.Problem == GrantedElsewhere {
+			steps = append(steps, Step{
+				Kind: StepResolve, Grant: *m.Cause.Grant, Members: []MemberState{m},
+				At: t.ifLater(*m.Cause.Grant, ResolveByHandAfter),
+			})
+		}
 	}
 	return steps
 }

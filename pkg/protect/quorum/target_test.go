@@ -133,6 +133,13 @@ func TestForcePossibleRejoin(t *testing.T) {
 	require.False(t, quorum.Decide(cluster.View, quorumtest.Deletion(1)).Allowed, "d is lost with the machine of w1")
 }
 
+// TestForceWithOneObserver: without roles, the word of the only other observer does not count about
+// a node that announces a member. An old list of a Node that is gone shows both members at once.
+func TestForceWithOneObserver(t *testing.T) {
+	cluster := oldListWithBoth().WithoutRoles().Basis(v1alpha1.BasisClaim, 0).State(2, quorumtest.Gone)
+	require.Equal(t, quorumtest.IDs("a", "d"), quorum.Force(cluster.View, quorumtest.Deletion(0)).Members)
+}
+
 // By this trace an earlier draft lost two of three members.
 func TestDeletionsAroundRejoin(t *testing.T) {
 	cluster := rejoinedCluster()

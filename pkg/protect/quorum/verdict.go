@@ -52,9 +52,10 @@ type Verdict struct {
 	// Members are the members on the node. A grant must name all of them. If the list is empty, no
 	// grant is necessary.
 	Members []v1alpha1.MemberID
-	// Final reports whether the review waits for no further observation, because none that is
-	// expected can change a refusal. An allow rests on a list that a quorum confirmed after the nonce:
-	// one that differs would be a later change.
+	// Final reports whether the review waits for no further observation. A refusal is final if none
+	// that is expected can change it. An allow by the arithmetic is: it rests on a list that a quorum
+	// confirmed after the nonce, and one that differs would be a later change. That no member is on
+	// the node needs a second list, if one is expected.
 	Final bool
 	// Facts are what the sentences about the verdict need. Package words words them. Its Tally is zero
 	// unless the arithmetic decides.

@@ -1,6 +1,7 @@
 package words
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,7 +73,7 @@ func (w writer) step(s quorum.Step) string {
 	case quorum.StepRemoveFirst:
 		return "or, if this node is to be removed permanently, first remove its members from the cluster " +
 			"(etcd checks that this is safe): " + commands(s.Members, w.removeCommand)
-	case quorum.StepSettle:
+	case quorum.StepResolve:
 	}
 	return w.settle(s)
 }
@@ -142,5 +143,5 @@ func (w writer) settle(s quorum.Step) string {
 		"on the same machine or on another one that stays: kubectl holdfast settle %s\n"+
 		"    or without the plugin:\n    kubectl annotate --overwrite etcdcluster %s %s=%s",
 		notBefore, titles(s.Members), agree(len(s.Members), "keeps", "keep"), s.Grant.Node,
-		w.id, quorum.ResolveAnnotation, s.Grant.NodeUID)
+		cmp.Or(s.Members[0].Cause.Cluster, w.id), quorum.ResolveAnnotation, s.Grant.NodeUID)
 }
