@@ -212,7 +212,7 @@ func (s *session) settleGrant(ctx context.Context, g clusterGrant, timeout time.
 		return target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
 	})
 	switch {
-	case wait.Interrupted(err):
+	case wait.Interrupted(err) && ctx.Err() == nil:
 		return fmt.Errorf("the webhook has not settled the grant for node %s within %s; it does so when it runs again: "+
 			"kubectl -n holdfast-system get pods", g.Node, timeout)
 	case err != nil:
