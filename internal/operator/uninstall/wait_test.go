@@ -1,0 +1,65 @@
+package uninstall
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// TestWaitGone: a read that fails says nothing about the object, so the wait goes on.
+func TestWaitGone(t *testing.T) {
+	exists := error(nil)
+	gone := apierrors.NewNotFound(corev1.Resource("namespaces"), "holdfast-system")
+	failed := apierrors.NewInternalError(errors.New("etcd is down"))
+	hangs := errors.New("no answer")
+	for name, c := range map[string]struct {
+		reads []error // The last one repeats.
+		want  string
+	}{
+		"gone":         {[]error{exists, gone}, ""},
+		"one failed":   {[]error{failed, gone}, ""},
+		"one hung":     {[]error{hangs, gone}, ""},
+		"never gone":   {[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again"},
+		"never known":  {[]error{failed}, "waiting until namespace/holdfast-system is gone: Internal error occurred"},
+		"never answer": {[]error{hangs}, "waiting until namespace/holdfast-system is gone: context deadline exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				get := func(
+					ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption,
+				) error {
+					read := c.reads[0]
+					c.reads = c.reads[min(1, len(c.reads)-1):]
+					if errors.Is(read, hangs) {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return read
+				}
+				u := uninstaller{Options: Options{
+					Client: fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build(),
+					Out:    io.Discard, Timeout: 5 * time.Minute,
+				}}
+				object := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+				object.Name = "holdfast-system"
+				err := u.waitGone(t.Context(), []metav1.PartialObjectMetadata{object}, "look")
+				if c.want == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, c.want)
+			})
+		})
+	}
+}
