@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/place"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -330,7 +331,7 @@ func (s State) closedBecause(node *corev1.Node) string {
 		for _, g := range c.Spec.Grants {
 			switch {
 			case g.NodeUID != node.UID:
-			case g.Delete != nil || g.Machine != nil || g.Gone != nil:
+			case quorum.AllowsDeletion(g):
 				return "the deletion of the node was allowed"
 			case node.Spec.Unschedulable:
 				return "the node was drained while Holdfast held it"

@@ -81,6 +81,12 @@ func granted(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
 }
 
+func machineGranted(f *fixture) {
+	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Machine: &v1alpha1.Door{}}}
+}
+
+func doorless(f *fixture) { f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID}} }
+
 func drained(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Drain: &v1alpha1.Door{}}}
 }
@@ -122,6 +128,8 @@ func TestPlan(t *testing.T) {
 		"F39 drained":                   {by(drained, cordoned, withoutPod), Wait, "is cordoned"},
 		"drained, and open again":       {by(drained, withoutPod), Create, "etcd cluster c1"},
 		"F39 deletion allowed":          {by(granted, withoutPod), Wait, "the deletion of the node was allowed"},
+		"end of the machine allowed":    {by(machineGranted, withoutPod), Wait, "the deletion of the node was allowed"},
+		"grant of an earlier version":   {by(doorless, withoutPod), Wait, "the deletion of the node was allowed"},
 		"drain allowed":                 {by(drained), Keep, "etcd cluster c1"},
 		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, "the deletion of the node"},
 		"grant of an older Node":        {by(granted, oldGrant, withoutPod), Create, "etcd cluster c1"},
