@@ -3,6 +3,7 @@ package uninstall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -62,4 +64,26 @@ func TestWaitGone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestInterruptedClean: after Ctrl-C, no Node is tried any more, and the error does not name each.
+func TestInterruptedClean(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	nodes := fake.NewClientBuilder().WithRESTMapper(meta.NewDefaultRESTMapper(nil))
+	for i := range 9 {
+		n := &corev1.Node{}
+		n.Name = fmt.Sprint("w", i)
+		nodes.WithObjects(n)
+	}
+	var read []string
+	nodes.WithInterceptorFuncs(interceptor.Funcs{Get: func(
+		_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption,
+	) error {
+		interrupt()
+		read = append(read, key.Name)
+		return ctx.Err()
+	}})
+	u := uninstaller{Options: Options{Client: nodes.Build(), Out: io.Discard, Timeout: time.Minute}}
+	require.ErrorIs(t, u.clean(ctx), context.Canceled)
+	require.Equal(t, []string{"w0"}, read)
 }
