@@ -24,7 +24,7 @@ func TestWaitGone(t *testing.T) {
 	exists := error(nil)
 	gone := apierrors.NewNotFound(corev1.Resource("namespaces"), "holdfast-system")
 	failed := apierrors.NewInternalError(errors.New("etcd is down"))
-	hangs := errors.New("no answer")
+	hangs, interrupted := errors.New("no answer"), errors.New("Ctrl-C")
 	for name, c := range map[string]struct {
 		reads []error // The last one repeats.
 		want  string
@@ -35,17 +35,24 @@ func TestWaitGone(t *testing.T) {
 		"never gone":   {[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again"},
 		"never known":  {[]error{failed}, "waiting until namespace/holdfast-system is gone: Internal error occurred"},
 		"never answer": {[]error{hangs}, "waiting until namespace/holdfast-system is gone: context deadline exceeded"},
+		"interrupted":  {[]error{interrupted}, "waiting until namespace/holdfast-system is gone: context canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				defer interrupt()
 				get := func(
 					ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption,
 				) error {
 					read := c.reads[0]
 					c.reads = c.reads[min(1, len(c.reads)-1):]
-					if errors.Is(read, hangs) {
+					switch {
+					case errors.Is(read, hangs):
 						<-ctx.Done()
 						return ctx.Err()
+					case errors.Is(read, interrupted):
+						interrupt()
+						return exists
 					}
 					return read
 				}
@@ -55,7 +62,7 @@ func TestWaitGone(t *testing.T) {
 				}}
 				object := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 				object.Name = "holdfast-system"
-				err := u.waitGone(t.Context(), []metav1.PartialObjectMetadata{object}, "look")
+				err := u.waitGone(ctx, []metav1.PartialObjectMetadata{object}, "look")
 				if c.want == "" {
 					require.NoError(t, err)
 					return
