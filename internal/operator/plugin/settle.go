@@ -66,7 +66,7 @@ type clusterGrant struct {
 func (s *session) settle(ctx context.Context, name string, timeout time.Duration) error {
 	list := &v1alpha1.EtcdClusterList{}
 	if err := s.kube.List(ctx, list); err != nil {
-		return fmt.Errorf("listing etcdclusters: %w", err)
+		return readError("etcdclusters.holdfast.dev", err)
 	}
 	grants, err := selectGrants(list.Items, name)
 	if err != nil {

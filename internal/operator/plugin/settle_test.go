@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -74,6 +75,16 @@ func TestSettleInterrupted(t *testing.T) {
 	err := (&session{kube: kube}).settleGrant(ctx, g, time.Hour)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotContains(t, err.Error(), "1h0m0s")
+}
+
+func TestSettleWithoutHoldfast(t *testing.T) {
+	kube := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return &meta.NoKindMatchError{}
+		},
+	}).Build()
+	err := (&session{kube: kube}).settle(t.Context(), "w1", time.Minute)
+	require.ErrorContains(t, err, "Holdfast is not installed in this cluster")
 }
 
 // grant records that the deletion of a Node was allowed long ago.
