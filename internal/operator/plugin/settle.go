@@ -43,6 +43,7 @@ progress. The command waits until the webhook has ended the grant.
 Needs the permission to patch etcdclusters.holdfast.dev.`,
 		Example: `  kubectl holdfast settle etcd-2             # the grants of this node
   kubectl holdfast settle f34e16a18ef9276d   # the only grant of this etcd cluster
+  kubectl holdfast settle UID                # the grants of the Node with this UID, which may be gone
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
 		ValidArgsFunction: s.complete(grantNames, true),
