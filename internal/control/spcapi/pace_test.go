@@ -152,8 +152,8 @@ func TestNewLeaderKeepsInterval(t *testing.T) {
 	}
 }
 
-// A new leader keeps the published list and its age while the API is down. The age also grows if the
-// clock of the last leader was ahead.
+// A new leader keeps the published list and its age while the API is down. The age also grows if
+// the clock of the last leader was ahead.
 func TestNewLeaderKeepsList(t *testing.T) {
 	packed, err := spcapi.Encode(&spc.Inventory{Organization: 111, Cluster: 23391, Records: []spc.Record{fullRecord()}})
 	require.NoError(t, err)
