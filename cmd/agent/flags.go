@@ -50,7 +50,7 @@ holds a new node until its network works, and labels the node with its SPC recor
   holdfast-agent run --node=NAME [flags]   work until SIGTERM; the command of the DaemonSet
   holdfast-agent inspect [flags]           print what the agent observes on this host and what it would do;
                                            needs no cluster
-  holdfast-agent version                   print the version
+  holdfast-agent version, --version        print the version
   holdfast-agent --help                    print this help
 
 Exit codes: 0 success, 1 failure, 2 usage error.

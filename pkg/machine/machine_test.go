@@ -99,6 +99,9 @@ func TestMatch(t *testing.T) {
 		"same name, Node without provider ID": {
 			machine.Object{ProviderID: "cloud:///1", Node: "w1"}, "w1", "", "it names the Node in status.nodeRef",
 		},
+		"same name, object without provider ID": {
+			machine.Object{Node: "w1"}, "w1", "cloud:///1", "it names the Node in status.nodeRef",
+		},
 		"same name, no provider IDs": {
 			machine.Object{Kind: machine.KindNodeClaim, Node: "w1"}, "w1", "", "it names the Node in status.nodeName",
 		},
@@ -133,8 +136,11 @@ func TestPlanHook(t *testing.T) {
 		hasEtcd bool
 		want    machine.HookStep
 	}{
-		"etcd node":              {machine.Object{}, true, machine.HookAdd},
-		"etcd node, hooked":      {machine.Object{IsHooked: true}, true, machine.HookKeep},
+		"etcd node":         {machine.Object{}, true, machine.HookAdd},
+		"etcd node, hooked": {machine.Object{IsHooked: true}, true, machine.HookKeep},
+		"not deleting, stale wait": {
+			machine.Object{IsHooked: true, AwaitsHook: true}, true, machine.HookKeep,
+		},
 		"other node":             {machine.Object{}, false, machine.HookKeep},
 		"other node, hooked":     {machine.Object{IsHooked: true}, false, machine.HookRemove},
 		"deleting, never hooked": {machine.Object{Deleting: true, AwaitsHook: true}, true, machine.HookKeep},

@@ -45,7 +45,7 @@ type clusterState struct {
 	returns map[types.UID]membership.NodeReturn
 	// grants holds what is known about each open grant, by Node UID.
 	grants map[types.UID]grantRecord
-	// bound is the condition about claims after the last probe, without a type before it.
+	// bound is the condition about claims after the last probe, without a reason before it.
 	bound metav1.Condition
 	// unobserved is a sentence about Nodes whose agents may not publish, or empty.
 	unobserved string
@@ -88,7 +88,7 @@ func (l *Leader) reconcileCluster(
 }
 
 func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterState) bool {
-	if s.probe != nil && s.hasFailed {
+	if s.hasFailed {
 		return l.Now().Sub(s.requestedAt) >= l.Tick // Each nonce wakes the loop.
 	}
 	if s.probe == nil || !apiequality.Semantic.DeepEqual(subject, s.subject) {
@@ -126,7 +126,7 @@ func (l *Leader) probeAndWrite(
 
 	c, nonces, err := l.readAnswers(ctx, probe, result)
 	if err != nil {
-		s.subject, s.hasFailed = nil, true
+		s.hasFailed = true
 		return err
 	}
 	possible := index.possibleNodes(c)

@@ -63,6 +63,7 @@ func clusterLimitPerNode(t *testing.T, f *storetest.Fixture) {
 		return strings.Contains(h.log.String(), "etcd_cluster=eee4 announced_by")
 	})
 	require.False(t, there("eee3") || there("eee4"))
+	require.NotContains(t, h.log.String(), "--max-etcd-clusters", "another value would change nothing")
 	h.announce(f.Nodes[0], "eee4") // the share of another node
 	h.reconcileUntil("the EtcdCluster of another node", func(*v1alpha1.EtcdCluster) bool { return there("eee4") })
 }

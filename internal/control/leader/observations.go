@@ -142,11 +142,10 @@ func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCl
 
 func (l *Leader) reportWaiting(w membership.WaitingCluster, index nodeIndex) {
 	l.Log.Warn("not creating an EtcdCluster for an announced etcd cluster: too many exist; "+
-		"delete those of etcd clusters that no longer exist, or raise --max-etcd-clusters",
+		"delete those of etcd clusters that no longer exist",
 		"etcd_cluster", w.ID, "announced_by", w.Announcers, "reason", w.Reason)
 	message := fmt.Sprintf("etcd cluster %s, which this node announces, has no EtcdCluster: %s. Its nodes cannot be "+
-		"deleted. Delete the EtcdClusters of etcd clusters that no longer exist, or raise the webhook's flag "+
-		"--max-etcd-clusters: kubectl get etcdclusters", w.ID, w.Reason)
+		"deleted. Delete the EtcdClusters of etcd clusters that no longer exist: kubectl get etcdclusters", w.ID, w.Reason)
 	for _, name := range w.Announcers {
 		about := &corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: index[name].UID}
 		l.RecordEvent(about, corev1.EventTypeWarning, "EtcdClusterNotCreated", message)

@@ -65,7 +65,7 @@ func (l *Leader) zonesOf(index nodeIndex) map[string]string {
 }
 
 // statusOf returns the part of the status that the leader writes. A condition keeps its time
-// while its status stays. The condition about claims has no type before the first probe.
+// while its status stays. The condition about claims has no reason before the first probe.
 func statusOf(
 	summary quorum.Summary, bound metav1.Condition, c *v1alpha1.EtcdCluster, now metav1.Time,
 ) v1alpha1.EtcdClusterStatus {
@@ -86,7 +86,7 @@ func statusOf(
 	}
 	roles.Message = observation.DescribeObservers(c)
 	for _, condition := range []metav1.Condition{visible, roles, bound} {
-		if condition.Type != "" && condition.Reason != "" { // known
+		if condition.Reason != "" { // known
 			condition.LastTransitionTime = now
 			meta.SetStatusCondition(&status.Conditions, condition)
 		}

@@ -152,24 +152,29 @@ func TestNewLeaderKeepsInterval(t *testing.T) {
 	}
 }
 
-// A new leader keeps the published list and its age while the API is down.
+// A new leader keeps the published list and its age while the API is down. The age also grows if
+// the clock of the last leader was ahead.
 func TestNewLeaderKeepsList(t *testing.T) {
 	packed, err := spcapi.Encode(&spc.Inventory{Organization: 111, Cluster: 23391, Records: []spc.Record{fullRecord()}})
 	require.NoError(t, err)
-	api := fake.NewClientset(configMap(packed), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: inventory + spcapi.StatusSuffix},
-		Data:       map[string]string{"succeeded": "1999-12-31T23:00:00Z"},
-	})
-	recordRefreshes(t, time.Minute, always(spcserver.Failures()["500"]), api, noNodes)
-	configMaps := api.CoreV1().ConfigMaps(namespace)
-	list, err := configMaps.Get(t.Context(), inventory, metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, packed, list.BinaryData[spcapi.InventoryKey])
-	status, err := configMaps.Get(t.Context(), inventory+spcapi.StatusSuffix, metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, "1h0m0s old", status.Data["age"])
-	require.Equal(t, "1999-12-31T23:00:00Z", status.Data["succeeded"])
-	require.Contains(t, status.Data["problem"], "responded with 500")
+	for succeeded, want := range map[string][]string{
+		"1999-12-31T23:00:00Z": {"1999-12-31T23:00:00Z", "1h1m0s old"},
+		"2000-01-02T00:00:00Z": {"2000-01-01T00:00:00Z", "1m0s old"},
+	} {
+		api := fake.NewClientset(configMap(packed), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: inventory + spcapi.StatusSuffix},
+			Data:       map[string]string{"succeeded": succeeded, "attempted": "2000-01-01T00:00:00Z"},
+		})
+		recordRefreshes(t, 90*time.Second, always(spcserver.Failures()["500"]), api, noNodes)
+		configMaps := api.CoreV1().ConfigMaps(namespace)
+		list, err := configMaps.Get(t.Context(), inventory, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, packed, list.BinaryData[spcapi.InventoryKey])
+		status, err := configMaps.Get(t.Context(), inventory+spcapi.StatusSuffix, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, want, []string{status.Data["succeeded"], status.Data["age"]})
+		require.Contains(t, status.Data["problem"], "responded with 500")
+	}
 }
 
 // The deletion of the newest Node does not make AsOf earlier. Otherwise the other Nodes

@@ -119,6 +119,9 @@ func (r *Publisher) resume(ctx context.Context) time.Duration {
 		return 0
 	}
 	if at, err := time.Parse(time.RFC3339, have.Data[statusSucceeded]); err == nil {
+		if now := time.Now(); at.After(now) { // a clock is wrong, and the age would stay 0 until then
+			at = now
+		}
 		r.success, r.listed = at, at
 	}
 	attempted, err := time.Parse(time.RFC3339, have.Data[statusAttempted])

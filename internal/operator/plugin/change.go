@@ -87,7 +87,7 @@ func (s *session) printScript(effects, commands []string) {
 func (s *session) confirm(ctx context.Context) error {
 	if !isTerminal(s.In) {
 		return cli.UsageErrorf("this command asks before it changes something, and its input is not a terminal; " +
-			"add --yes, or --dry-run to see the kubectl commands")
+			"add --yes, or --dry-run to see what it would do")
 	}
 	fmt.Fprint(s.Out, "Proceed? [y/N] ")
 	answers := make(chan string, 1)

@@ -65,7 +65,7 @@ func (s *session) rootCommand(version string) *cobra.Command {
 
 The commands use the kubeconfig and the rights of kubectl. Commands that change something
 print what they will do and ask first; --yes skips the question, and --dry-run prints the
-kubectl commands instead.`,
+kubectl commands instead (uninstall: what it would do).`,
 		Version: version,
 		Args:    noArguments, RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 		SilenceUsage: true, SilenceErrors: true,

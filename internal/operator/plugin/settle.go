@@ -43,6 +43,7 @@ progress. The command waits until the webhook has ended the grant.
 Needs the permission to patch etcdclusters.holdfast.dev.`,
 		Example: `  kubectl holdfast settle etcd-2             # the grants of this node
   kubectl holdfast settle f34e16a18ef9276d   # the only grant of this etcd cluster
+  kubectl holdfast settle UID                # the grants of the Node with this UID, which may be gone
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
 		ValidArgsFunction: s.complete(grantNames, true),
@@ -66,7 +67,7 @@ type clusterGrant struct {
 func (s *session) settle(ctx context.Context, name string, timeout time.Duration) error {
 	list := &v1alpha1.EtcdClusterList{}
 	if err := s.kube.List(ctx, list); err != nil {
-		return fmt.Errorf("listing etcdclusters: %w", err)
+		return readError("etcdclusters.holdfast.dev", err)
 	}
 	grants, err := selectGrants(list.Items, name)
 	if err != nil {
@@ -212,7 +213,7 @@ func (s *session) settleGrant(ctx context.Context, g clusterGrant, timeout time.
 		return target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
 	})
 	switch {
-	case wait.Interrupted(err):
+	case wait.Interrupted(err) && ctx.Err() == nil:
 		return fmt.Errorf("the webhook has not settled the grant for node %s within %s; it does so when it runs again: "+
 			"kubectl -n holdfast-system get pods", g.Node, timeout)
 	case err != nil:

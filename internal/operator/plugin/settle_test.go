@@ -10,8 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
@@ -49,6 +53,38 @@ func settleWithLeader(t *testing.T, c *reviewedCluster) {
 	code, out = settle(string(f.ClusterID))
 	require.Equal(t, cli.ExitSuccess, code, out)
 	require.Empty(t, f.Cluster().Spec.Grants)
+}
+
+// TestSettleInterrupted: Ctrl-C during the wait is no limit of time that has passed.
+func TestSettleInterrupted(t *testing.T) {
+	types := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(types))
+	ctx, interrupt := context.WithCancel(t.Context())
+	kube := fake.NewClientBuilder().WithScheme(types).
+		WithObjects(&v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}).
+		WithInterceptorFuncs(interceptor.Funcs{Get: func(
+			ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, o ...client.GetOption,
+		) error {
+			interrupt()
+			return c.Get(ctx, key, into, o...)
+		}}).Build()
+	g := clusterGrant{
+		Grant:   v1alpha1.Grant{Node: "w1", NodeUID: "u1"},
+		cluster: &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}},
+	}
+	err := (&session{kube: kube}).settleGrant(ctx, g, time.Hour)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotContains(t, err.Error(), "1h0m0s")
+}
+
+func TestSettleWithoutHoldfast(t *testing.T) {
+	kube := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return &meta.NoKindMatchError{}
+		},
+	}).Build()
+	err := (&session{kube: kube}).settle(t.Context(), "w1", time.Minute)
+	require.ErrorContains(t, err, "Holdfast is not installed in this cluster")
 }
 
 // grant records that the deletion of a Node was allowed long ago.

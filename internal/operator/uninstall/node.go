@@ -58,6 +58,10 @@ func (u *uninstaller) clean(ctx context.Context) error {
 		return errors.Join(append(failed, fmt.Errorf("listing nodes: %w", err))...)
 	}
 	for i := range nodes.Items {
+		if err := ctx.Err(); err != nil { // The error need not name every Node.
+			failed = append(failed, err)
+			break
+		}
 		if err := u.cleanNode(ctx, nodes.Items[i].Name); client.IgnoreNotFound(err) != nil {
 			failed = append(failed, err)
 		}

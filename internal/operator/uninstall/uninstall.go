@@ -3,6 +3,7 @@
 package uninstall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,25 +261,27 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 		}
 		begun := time.Now()
 		reported := begun
+		var failed error // A failed read says nothing about the object.
 		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(context.Context) (bool, error) {
 			// With the deadline of the wait, the last read would fail and hide that the time is up.
 			reading, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
-			err := u.Client.Get(reading, client.ObjectKeyFromObject(object), object.DeepCopy())
-			if apierrors.IsNotFound(err) {
+			failed = u.Client.Get(reading, client.ObjectKeyFromObject(object), object.DeepCopy())
+			if apierrors.IsNotFound(failed) {
 				return true, nil
 			}
 			if time.Since(reported) >= progressInterval {
 				reported = time.Now()
 				fmt.Fprintf(u.Out, "%s: waiting until it is gone (%s)\n", describe(object), time.Since(begun).Round(time.Second))
 			}
-			return false, err
+			return false, nil
 		})
 		switch {
-		case wait.Interrupted(err) && ctx.Err() == nil:
+		case err == nil:
+		case ctx.Err() != nil || failed != nil:
+			return fmt.Errorf("waiting until %s is gone: %w", describe(object), cmp.Or(failed, err))
+		default:
 			return fmt.Errorf("%s is not gone after %s; %s; then run the command again", describe(object), u.Timeout, advice)
-		case err != nil:
-			return fmt.Errorf("waiting until %s is gone: %w", describe(object), err)
 		}
 	}
 	return nil

@@ -252,7 +252,7 @@ const (
 // clustersOf returns the clusters of which one of the sources places a member on the node. A wrong
 // announcement makes only drains of its own node fail.
 func (s State) clustersOf(node *corev1.Node, by place.Source) (found []*v1alpha1.EtcdCluster) {
-	isOnNode := func(p place.Place) bool { return p.Node == node.Name && p.UID == node.UID && p.By&by != 0 }
+	isOnNode := func(p place.Place) bool { return p.UID == node.UID && p.By&by != 0 }
 	for i, c := range s.Clusters {
 		if slices.ContainsFunc(s.places[i], isOnNode) {
 			found = append(found, c)

@@ -81,6 +81,8 @@ func granted(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Delete: &v1alpha1.Door{}}}
 }
 
+func doorless(f *fixture) { f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID}} }
+
 func drained(f *fixture) {
 	f.cluster.Spec.Grants = []v1alpha1.Grant{{NodeUID: f.node.UID, Drain: &v1alpha1.Door{}}}
 }
@@ -132,6 +134,7 @@ func TestPlan(t *testing.T) {
 		"F39 drained":                   {by(drained, cordoned, withoutPod), Wait, Closed, "is cordoned"},
 		"drained, and open again":       {by(drained, withoutPod), Create, Missing, "etcd cluster c1"},
 		"F39 deletion allowed":          {by(granted, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
+		"grant of an earlier version":   {by(doorless, withoutPod), Wait, Closed, "the deletion of the node was allowed"},
 		"drain allowed":                 {by(drained), Keep, Present, "etcd cluster c1"},
 		"F39 deletion in another one":   {by(grantedElsewhere, withoutPod), Wait, Closed, "the deletion of the node"},
 		"machine was gone":              {by(gone, withoutPod), Wait, Closed, "the deletion of the node was allowed"},

@@ -56,7 +56,8 @@ func PlanObjects(
 		case at < 0:
 			reason = fmt.Sprintf("%d exist for the announcements of each of its nodes, which is the limit", limits.PerNode)
 		case count >= limits.Total:
-			reason = fmt.Sprintf("%d exist, and the webhook creates no more than --max-etcd-clusters=%d", count, limits.Total)
+			reason = fmt.Sprintf("%d exist, and the webhook creates no more than --max-etcd-clusters=%d, which can be raised",
+				count, limits.Total)
 		default:
 			madeFor[nodes[at]]++
 			create = append(create, NewObject{ID: id, Node: nodes[at]})

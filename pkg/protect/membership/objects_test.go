@@ -55,7 +55,7 @@ func TestPlanObjects(t *testing.T) {
 	const genuine = " e1:f e2:f e3:f"
 	type clusters = []*v1alpha1.EtcdCluster
 	ofTwo := clusters{object("a", "w"), object("b", "w")}
-	const limit = " waits: 16 exist, and the webhook creates no more than --max-etcd-clusters=16"
+	const limit = " waits: 16 exist, and the webhook creates no more than --max-etcd-clusters=16, which can be raised"
 	const share = " waits: 2 exist for the announcements of each of its nodes, which is the limit"
 	for name, c := range map[string]struct {
 		existing  clusters
