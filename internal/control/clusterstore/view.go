@@ -26,7 +26,7 @@ func (s *Store) View(ctx context.Context, c *v1alpha1.EtcdCluster, additional ..
 		return err
 	})
 	g.Go(func() error {
-		s.readStates(ctx, states, slices.Concat(NodeNames(c), additional))
+		s.readStates(reading, states, slices.Concat(NodeNames(c), additional))
 		return nil
 	})
 	if err := g.Wait(); err != nil {
