@@ -129,14 +129,6 @@ func (r *Reviewer) dryRun(
 	return decision, nil
 }
 
-// lastNonce accepts the observations that answer the last probe request of any replica.
-func lastNonce(c *v1alpha1.EtcdCluster) []string {
-	if c.Spec.Nonce == "" {
-		return nil
-	}
-	return []string{c.Spec.Nonce}
-}
-
 // breakGlass allows against any verdict, and records the members that are lost with the Node
 // as far as they are known.
 func (r *Reviewer) breakGlass(
@@ -155,7 +147,7 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
-		last := clusterstore.ProbeResult{Cluster: c, Nonces: lastNonce(c)}
+		last := clusterstore.ProbeResult{Cluster: c, Nonces: []string{c.Spec.Nonce}}
 		verdict, err := r.turns.take(&attempt{
 			ctx: ctx, request: req, result: func() clusterstore.ProbeResult { return last }, others: all,
 			judge: quorum.Force, mayGrant: true,

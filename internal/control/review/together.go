@@ -52,7 +52,7 @@ func (r *Reviewer) decideFromLast(
 		if err != nil {
 			return quorum.Decision{}, err
 		}
-		view.Nonces = append(lastNonce(c), lastNonce(now)...)
+		view.Nonces = []string{c.Spec.Nonce, now.Spec.Nonce}
 		view.Cluster, view.Others = observation.Recent(view.Cluster, r.now()), all
 		verdicts[i] = judge(view)
 	}
