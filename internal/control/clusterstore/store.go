@@ -37,7 +37,6 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
-	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -77,16 +76,15 @@ type Store struct {
 	Clusters     *follow.Set[*v1alpha1.EtcdCluster]
 	Observations *follow.Set[*v1alpha1.EtcdObservation]
 
-	client     client.Client
-	reader     client.Reader
-	cache      cache.Cache
-	tolerance  int
-	departures departure.Table
-	trimmer    Trimmer
-	requester  *ProbeRequester
-	conflicts  prometheus.Counter
-	live       *sharedRead[[]*v1alpha1.EtcdCluster]
-	liveNodes  *sharedRead[[]*corev1.Node]
+	client    client.Client
+	reader    client.Reader
+	cache     cache.Cache
+	tolerance int
+	trimmer   Trimmer
+	requester *ProbeRequester
+	conflicts prometheus.Counter
+	live      *sharedRead[[]*v1alpha1.EtcdCluster]
+	liveNodes *sharedRead[[]*corev1.Node]
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -94,7 +92,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	metrics := promauto.With(o.Registerer)
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, trimmer: o.Trimmer,
+		trimmer: o.Trimmer,
 		conflicts: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_webhook_grant_conflicts_total",
 			Help: "Changes of grants that conflicted with another change and were decided again.",

@@ -59,7 +59,7 @@ func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, err
 		if err != nil {
 			return quorum.View{}, err
 		}
-		states[name] = LiveNode{Node: node}.State(s.departures)
+		states[name] = LiveNode{Node: node}.State(s.trimmer.Departures)
 	}
 	view := s.viewOf(joined, states)
 	view.Nonces = result.Nonces
