@@ -240,7 +240,7 @@ func (r *ProbeRequester) endWrite(p *ProbeRequest, written *v1alpha1.EtcdCluster
 	q := p.queue
 	if err == nil {
 		p.adopt(written)
-		q.setLatest(written)
+		q.setLatest(p.latest)
 		q.addVersion(written)
 	}
 	q.writingSince = time.Time{}

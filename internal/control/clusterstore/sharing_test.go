@@ -123,6 +123,19 @@ func TestRequestSharing(t *testing.T) {
 			p := f.request(t, clusterVersion("112", f.nonce()))
 			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
 		}, 2, 100 * ms},
+		{"another replica writes before this one has the answer to its write", func(t *testing.T, f *sharingFixture) {
+			f.deliver("112", f.nonce(), f.nonce(), f.nonce())
+			var g errgroup.Group
+			g.Go(func() error {
+				f.request(t, clusterVersion("112", f.nonce()))
+				return nil
+			})
+			<-time.After(50 * ms)
+			f.deliver("200", "theirs")
+			require.NoError(t, g.Wait())
+			p := f.request(t, clusterVersion("115", f.nonce()))
+			require.Equal(t, "theirs", p.Result().Cluster.Spec.Nonce, "agents answer the last nonce only")
+		}, 2, 100 * ms},
 		{"restored API server", func(t *testing.T, f *sharingFixture) {
 			<-time.After(defaultProbeInterval)
 			f.server.version, f.server.nonces = 50, []string{"restored"}
