@@ -93,10 +93,10 @@ func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quor
 	return r.probeAndGrant(ctx, req, selected, all)
 }
 
-// ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
-// without a probe. An error with the zero Decision means that nothing is known of the Node;
-// the caller decides what follows from that. An error with a refusal means that the override of the
-// refusal could not be recorded.
+// ReviewUnlabelled decides for a Node without the label, without a probe: from the cache, or from
+// live reads while a watch may hang. An override of its refusal is recorded as that of Review. An
+// error with the zero Decision means that nothing is known of the Node; the caller decides what
+// follows from that. An error with a refusal means that the override could not be recorded.
 func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.CachedClusters(ctx)
 	if err != nil {
