@@ -279,3 +279,46 @@ func TestSharedRead(t *testing.T) {
 		require.Equal(t, 310*time.Millisecond, time.Since(begun), "four reads")
 	})
 }
+
+// TestSharedReadWithLessTime: a caller waits for no read longer than its own time, whether the read
+// is under way or next. A review of a Node without the label has two seconds, and then decides from
+// the cache.
+func TestSharedReadWithLessTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newSharedRead[int]("")
+		hangs := func(ctx context.Context) (int, error) { return 0, loop.Wait(ctx, time.Hour, nil) }
+		var g errgroup.Group
+		for range 2 { // The second one waits for the next read.
+			g.Go(func() error { _, err := shared.do(t.Context(), hangs); return err })
+			synctest.Wait()
+		}
+		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		_, err := shared.do(hasty, hangs)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+		require.ErrorIs(t, g.Wait(), context.DeadlineExceeded)
+	})
+}
+
+// A panic in a read is an error of all callers that share it, and not an empty list.
+func TestPanicInSharedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newSharedRead[int]("")
+		var g errgroup.Group
+		for range 3 { // The second one makes the read of the third.
+			g.Go(func() error {
+				require.Error(t, loop.RecoverPanic(func() error {
+					_, err := shared.do(t.Context(), func(context.Context) (int, error) {
+						<-time.After(time.Second)
+						panic("broken")
+					})
+					return err
+				}))
+				return nil
+			})
+		}
+		require.NoError(t, g.Wait())
+	})
+}
