@@ -133,7 +133,7 @@ func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (
 			return p, nil
 		case wait > 0:
 			err = loop.Wait(ctx, wait, changed)
-			loop.Turn(ctx, c.Name)
+			loop.Woke(ctx, c.Name)
 		default:
 			err = r.writeNonce(ctx, p)
 		}

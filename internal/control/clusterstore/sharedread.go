@@ -50,12 +50,12 @@ func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, e
 		result, isOwn := s.next.Load(), false
 		select {
 		case s.turn <- struct{}{}:
-			loop.Turn(ctx, s.name)
+			loop.Woke(ctx, s.name)
 			isOwn = s.take(ctx, result, read)
 		case <-result.done:
-			loop.Turn(ctx, s.name)
+			loop.Woke(ctx, s.name)
 		case <-ctx.Done():
-			loop.Turn(ctx, s.name)
+			loop.Woke(ctx, s.name)
 			var none T
 			return none, context.Cause(ctx)
 		}
