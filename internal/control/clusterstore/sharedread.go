@@ -70,7 +70,8 @@ func (s *sharedRead[T]) take(
 	ctx context.Context, result *readResult[T], read func(context.Context) (T, error),
 ) (isOwn bool) {
 	defer func() { <-s.turn }()
-	if !s.next.CompareAndSwap(result, newReadResult[T]()) { // From here on, callers wait for the next read.
+	// From here on, callers wait for the next read.
+	if !s.next.CompareAndSwap(result, newReadResult[T]()) {
 		return false
 	}
 	defer close(result.done)
