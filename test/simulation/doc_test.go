@@ -11,7 +11,7 @@
 // cache receives a change, an agent probes or publishes, a machine is terminated, a replica
 // crashes, or time passes. Therefore every interleaving is possible, and a history can be
 // repeated and shortened from its choices. If several goroutines of a replica wake at the same
-// moment, a choice decides which one goes on (loop.Turn). So a seed plays the same history on any
+// moment, a choice decides which one goes on (loop.Woke). So a seed plays the same history on any
 // number of processors, and with the race detector (TestReplay).
 //
 // The simulation knows the true state of etcd, which the code under test never reads. For

@@ -65,8 +65,8 @@ func (h *Handler) review(ctx context.Context, r review, isLabelled bool) answer 
 	return decided(decision).withProblem(problem)
 }
 
-// decideOtherNode decides about a node without the etcd label. It makes no request to the API
-// server unless the Node carries a break-glass annotation.
+// decideOtherNode decides about a node without the etcd label. Unless the Node has a break-glass
+// annotation or a watch may hang, it makes no request to the API server.
 func (h *Handler) decideOtherNode(ctx context.Context, r *review) answer {
 	if r.needsNoReview(r.node) {
 		return allowRoutine(quorum.Deleting)

@@ -33,13 +33,13 @@ func cannotDecideMessage(err string) string {
 
 // F16: a DELETE had no name or object, made several calls, or was a dry run.
 func TestReviewedDeletions(t *testing.T) {
-	soon := time.Now().Add(time.Minute).UTC().Truncate(time.Second)
-	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"host is gone"}`, soon.Format(time.RFC3339))
-	wrongBreakGlass := strings.Replace(breakGlass, "uid-1", "uid-0", 1)
 	with := func(change func(*corev1.Node)) *corev1.Node {
 		node := etcdNode()
 		change(node)
 		return node
+	}
+	overriding := func(uid string) *corev1.Node {
+		return with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf(uid) })
 	}
 	kept := quorum.Decision{
 		Allowed: true, Reason: quorum.QuorumKept, Message: "2 of 3 stay",
@@ -88,17 +88,17 @@ func TestReviewedDeletions(t *testing.T) {
 			event:   refusedPrefix + lost.Message,
 		},
 		"dry run": {
-			path: EtcdNodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes }, decision: kept,
+			path: EtcdNodePath, change: dryRun, decision: kept,
 			allowed: true, code: 200, message: "2 of 3 stay",
 			warnings: append([]string{"holdfast.dev/QuorumKept: 2 of 3 stay"}, kept.Warnings...),
 		},
 		"unlabelled, dry run": {
-			path: NodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes },
+			path: NodePath, change: dryRun,
 			decision: quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}, allowed: true, code: 200,
 			warnings: []string{"holdfast.dev/NothingToProtect"},
 		},
 		"unlabelled, unreadable cache, dry run": {
-			path: NodePath, change: func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes },
+			path: NodePath, change: dryRun,
 			err: errors.New("cache not started"), allowed: true, code: 200,
 			warnings: []string{"holdfast.dev/NotKnown", "holdfast cannot read its EtcdClusters: cache not started. " +
 				"The node does not have the label holdfast.dev/etcd-member, so its deletion is allowed."},
@@ -114,14 +114,15 @@ func TestReviewedDeletions(t *testing.T) {
 			event:   refusedPrefix + cannotDecideMessage("writing the grant: conflict"),
 		},
 		"break-glass override": {
-			path: EtcdNodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),
+			path: EtcdNodePath, node: overriding("uid-1"),
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
 			code: 200, message: "until noon", override: true,
 			event: overridePrefix + "until noon",
 		},
 		"break-glass override, invalid announcement": {
 			path: EtcdNodePath, node: with(func(n *corev1.Node) {
-				n.Annotations = map[string]string{quorum.BreakGlassAnnotation: breakGlass, observation.AnnouncementAnnotation: "["}
+				n.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
+				n.Annotations[observation.AnnouncementAnnotation] = "["
 			}),
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
 			code: 200, message: "until noon", override: true,
@@ -129,7 +130,7 @@ func TestReviewedDeletions(t *testing.T) {
 		},
 		"break-glass override of another node": {
 			path:     EtcdNodePath,
-			node:     with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = wrongBreakGlass }),
+			node:     overriding("uid-0"),
 			decision: lost, code: 403, message: lost.Message + "\nThe break-glass annotation on this node is ignored: ",
 			event: refusedPrefix,
 		},
@@ -151,7 +152,7 @@ func TestReviewedDeletions(t *testing.T) {
 			message: cannotDecideMessage("no"), event: refusedPrefix + cannotDecideMessage("no"),
 		},
 		"unlabelled, break-glass override": {
-			path: NodePath, node: with(func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass }),
+			path: NodePath, node: overriding("uid-1"),
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, allowed: true,
 			code: 200, message: "until noon", override: true,
 			event: overridePrefix + "until noon",

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -38,9 +37,7 @@ func TestReviewedEvictions(t *testing.T) {
 		Allowed: true, Reason: quorum.QuorumKept, Message: "2 of 3 stay", Warnings: []string{"no further one may be lost"},
 	}
 	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay\nwait"}
-	dryRun := []byte(`{"metadata":{"name":"holdfast-guard-n1"},"deleteOptions":{"dryRun":["All"]}}`)
-	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"host is gone"}`,
-		time.Now().Add(time.Minute).Format(time.RFC3339))
+	asDryRun := []byte(`{"metadata":{"name":"holdfast-guard-n1"},"deleteOptions":{"dryRun":["All"]}}`)
 	for name, c := range map[string]struct {
 		node     func(*corev1.Node)
 		pod      func(*corev1.Pod)
@@ -60,11 +57,10 @@ func TestReviewedEvictions(t *testing.T) {
 			decision: lost, message: lost.Message, event: drainRefusedPrefix + lost.Message,
 		},
 		"dry run in the request": {
-			change:   func(r *admissionv1.AdmissionRequest) { yes := true; r.DryRun = &yes },
-			decision: kept, dryRun: true,
+			change: dryRun, decision: kept, dryRun: true,
 		},
 		"dry run in the eviction": {
-			change:   func(r *admissionv1.AdmissionRequest) { r.Object.Raw = dryRun },
+			change:   func(r *admissionv1.AdmissionRequest) { r.Object.Raw = asDryRun },
 			decision: lost, message: lost.Message, dryRun: true,
 		},
 		"reviewer error": {
@@ -78,7 +74,7 @@ func TestReviewedEvictions(t *testing.T) {
 			event:   drainRefusedPrefix + cannotDrainMessage("conflict"),
 		},
 		"break-glass override": {
-			node:     func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass },
+			node:     func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1") },
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "until noon"}, override: true,
 			event: "Warning DrainAllowed user alice drains this node with a break-glass override: until noon",
 		},

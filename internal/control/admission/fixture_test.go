@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -194,44 +195,46 @@ func guardPod() *corev1.Pod {
 
 // evictionReview returns the review of an eviction of the guard pod as kube-apiserver sends it.
 func evictionReview(change func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
-	no := false
-	request := &admissionv1.AdmissionRequest{
-		UID: "review-1", Kind: metav1.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"},
-		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, SubResource: "eviction",
-		Namespace: guard.Namespace, Name: guard.Name("n1"), Operation: admissionv1.Create,
-		UserInfo: authenticationv1.UserInfo{Username: "alice"}, DryRun: &no,
-		Object: runtime.RawExtension{Raw: []byte(`{"apiVersion":"policy/v1","kind":"Eviction",` +
-			`"metadata":{"name":"holdfast-guard-n1","namespace":"holdfast-system"},"deleteOptions":{}}`)},
-	}
-	if change != nil {
-		change(request)
-	}
-	return admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{
-		APIVersion: "admission.k8s.io/v1",
-		Kind:       "AdmissionReview",
-	}, Request: request}
+	return deletionReview(etcdNode(), func(r *admissionv1.AdmissionRequest) {
+		r.Kind = metav1.GroupVersionKind{Group: "policy", Version: "v1", Kind: "Eviction"}
+		r.Resource, r.SubResource = metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, "eviction"
+		r.Namespace, r.Name, r.Operation = guard.Namespace, guard.Name("n1"), admissionv1.Create
+		r.OldObject = runtime.RawExtension{}
+		r.Object.Raw = []byte(`{"apiVersion":"policy/v1","kind":"Eviction",` +
+			`"metadata":{"name":"holdfast-guard-n1","namespace":"holdfast-system"},"deleteOptions":{}}`)
+	}, change)
 }
 
-// deletionReview returns the review of a DELETE as kube-apiserver sends it.
-func deletionReview(node *corev1.Node, change func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
+// deletionReview returns the review of a DELETE as kube-apiserver sends it, with these changes. A
+// nil change is none.
+func deletionReview(node *corev1.Node, changes ...func(*admissionv1.AdmissionRequest)) admissionv1.AdmissionReview {
 	raw, err := json.Marshal(node)
 	if err != nil {
 		panic(err)
 	}
-	no := false
 	request := &admissionv1.AdmissionRequest{
 		UID: "review-1", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Node"},
 		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "nodes"}, Name: node.Name,
-		Operation: admissionv1.Delete,
-		UserInfo:  authenticationv1.UserInfo{Username: "alice"}, OldObject: runtime.RawExtension{Raw: raw}, DryRun: &no,
+		Operation: admissionv1.Delete, DryRun: new(false),
+		UserInfo: authenticationv1.UserInfo{Username: "alice"}, OldObject: runtime.RawExtension{Raw: raw},
 	}
-	if change != nil {
-		change(request)
+	for _, change := range changes {
+		if change != nil {
+			change(request)
+		}
 	}
-	return admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{
-		APIVersion: "admission.k8s.io/v1",
-		Kind:       "AdmissionReview",
-	}, Request: request}
+	return admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: request,
+	}
+}
+
+// dryRun makes a request a dry run.
+func dryRun(r *admissionv1.AdmissionRequest) { *r.DryRun = true }
+
+// breakGlassOf returns a valid break-glass annotation of the Node with this UID.
+func breakGlassOf(uid string) string {
+	soon := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+	return fmt.Sprintf(`{"uid":%q,"until":%q,"reason":"host is gone"}`, uid, soon)
 }
 
 func (f *fixture) post(path string, body any) *admissionv1.AdmissionResponse {

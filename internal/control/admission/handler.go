@@ -6,9 +6,10 @@
 // entry for all other nodes fails open, as the API server does there, so that a cluster without
 // etcd on its nodes never depends on Holdfast. The entry for Machines and NodeClaims judges the
 // Nodes for which such an object stands, each as its own entry does, and fails open if it does not
-// know the Nodes. The entries implement this themselves and leave nothing to failurePolicy: for the
-// API server an error response is a refusal, whatever the policy is (k8s.io/apiserver,
-// plugin/webhook/validating/dispatcher.go).
+// know the Nodes. The entries implement this themselves, because for the API server a response with
+// an error is a refusal, whatever failurePolicy is (k8s.io/apiserver,
+// plugin/webhook/validating/dispatcher.go). failurePolicy decides only about requests that get an
+// HTTP error instead of a review (intake.go).
 //
 // The package does not decide what may be lost. It parses reviews and calls a [Reviewer].
 package admission

@@ -29,8 +29,7 @@ import (
 // F15: any user could cause a break-glass override.
 func TestForgedBreakGlass(t *testing.T) {
 	forged := etcdNode()
-	forged.Annotations[quorum.BreakGlassAnnotation] = fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"x"}`,
-		time.Now().Add(time.Minute).Format(time.RFC3339))
+	forged.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
 	for _, path := range []string{EtcdNodePath, NodePath} {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)
@@ -93,8 +92,7 @@ func TestCountedRefusals(t *testing.T) {
 		require.Contains(t, series, `value:"`+string(reason)+`"`)
 	}
 	f.liveErr = errors.New("etcdserver: request timed out")
-	dry := true
-	f.post(EtcdNodePath, deletionReview(etcdNode(), func(r *admissionv1.AdmissionRequest) { r.DryRun = &dry }))
+	f.post(EtcdNodePath, deletionReview(etcdNode(), dryRun))
 	require.Empty(t, f.counts())
 	f.post(EtcdNodePath, deletionReview(etcdNode(), nil))
 	f.podErr = errors.New("forbidden")
@@ -132,12 +130,11 @@ func (f *fixture) counts() map[string]float64 {
 func FuzzReviews(f *testing.F) {
 	deleting := etcdNode()
 	deleting.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-	dry := true
 	for node, change := range map[*corev1.Node]func(*admissionv1.AdmissionRequest){
 		etcdNode(): nil, deleting: nil,
 		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.Name = "" },
 		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.OldObject.Raw = []byte("null") },
-		etcdNode(): func(r *admissionv1.AdmissionRequest) { r.DryRun, r.Operation = &dry, admissionv1.Update },
+		etcdNode(): func(r *admissionv1.AdmissionRequest) { *r.DryRun, r.Operation = true, admissionv1.Update },
 	} {
 		raw, err := json.Marshal(deletionReview(node, change))
 		require.NoError(f, err)

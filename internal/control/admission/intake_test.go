@@ -95,11 +95,10 @@ func TestBodyLimit(t *testing.T) {
 // review at once, and the other entry must review as usual.
 func TestBusyEntry(t *testing.T) {
 	decision := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "no"}
-	dry := func(r *admissionv1.AdmissionRequest) { *r.DryRun = true } // without an event
 	for _, path := range []string{EtcdNodePath, NodePath, EvictionPath} {
 		t.Run(path, func(t *testing.T) {
 			f := newFixture(t)
-			sent := func(int) admissionv1.AdmissionReview { return deletionReview(etcdNode(), dry) }
+			sent := func(int) admissionv1.AdmissionReview { return deletionReview(etcdNode(), dryRun) }
 			if path == EvictionPath {
 				sent = func(i int) admissionv1.AdmissionReview { return evictionOf(guard.Name(fmt.Sprint("n", i))) }
 				f.haveAll()
@@ -132,7 +131,7 @@ func TestBusyEntry(t *testing.T) {
 				})
 				<-began
 			}
-			require.Equal(t, "no", f.post(other, deletionReview(etcdNode(), dry)).Result.Message)
+			require.Equal(t, "no", f.post(other, deletionReview(etcdNode(), dryRun)).Result.Message)
 
 			rejected := f.send(path, paddedReview(t, 10<<10), true)
 			if path != NodePath {

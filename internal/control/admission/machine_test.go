@@ -2,7 +2,6 @@ package admission
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -33,10 +32,7 @@ func machineReview(kind, object string, change func(*admissionv1.AdmissionReques
 			r.Kind.Group, r.Kind.Version, r.Namespace, r.Name = machine.KarpenterGroup, "v1", "", "c1"
 		}
 		r.OldObject = runtime.RawExtension{Raw: []byte(object)}
-		if change != nil {
-			change(r)
-		}
-	})
+	}, change)
 }
 
 // machineNode returns an etcd node with a provider ID.
@@ -57,11 +53,10 @@ func TestMachines(t *testing.T) {
 		warning = "Warning DeletionRefused user alice may not delete Machine capi/m1 of this node: " + stands
 		unknown = "Holdfast does not know whether this machine has a node with etcd, so its deletion is allowed."
 	)
-	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"x"}`, time.Now().Add(time.Minute).Format(time.RFC3339))
 	unlabelled := machineNode("n1", "cloud:///1")
 	unlabelled.Labels = nil
 	overridden := machineNode("n1", "cloud:///1")
-	overridden.Annotations[quorum.BreakGlassAnnotation] = breakGlass
+	overridden.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
 	deleting := machineNode("n1", "cloud:///1")
 	deleting.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -35,7 +34,6 @@ func ownedNodes() []corev1.Node {
 func TestOwnersOfMachines(t *testing.T) {
 	const group, kubeadm = "controlplane.cluster.x-k8s.io", "KubeadmControlPlane"
 	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 3 would stay"}
-	breakGlass := fmt.Sprintf(`{"uid":"uid-1","until":%q,"reason":"x"}`, time.Now().Add(time.Minute).Format(time.RFC3339))
 	for name, c := range map[string]struct {
 		group, kind, name string
 		nodes             func([]corev1.Node)
@@ -65,11 +63,11 @@ func TestOwnersOfMachines(t *testing.T) {
 			[]string{"n1", "n2"},
 		},
 		"break-glass on one node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
-			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
+			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
 		}, lost, nil, nil, 403, "1 of 3", []string{"n1", "n2"}},
 		"break-glass on each node": {group, kubeadm, "cp", func(nodes []corev1.Node) {
-			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlass
-			nodes[1].Annotations[quorum.BreakGlassAnnotation] = breakGlass
+			nodes[0].Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
+			nodes[1].Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1")
 		}, lost, nil, nil, 200, "a break-glass override is in effect for each node with etcd", nil},
 		"announcement that cannot be parsed": {"cluster.x-k8s.io", "Cluster", "prod", func(nodes []corev1.Node) {
 			nodes[1].Annotations[observation.AnnouncementAnnotation] = "["

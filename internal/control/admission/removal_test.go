@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -32,10 +31,7 @@ func removalReview(
 			panic(err)
 		}
 		r.Operation, r.Object = admissionv1.Update, runtime.RawExtension{Raw: raw}
-		if change != nil {
-			change(r)
-		}
-	})
+	}, change)
 }
 
 func TestReviewedRemovals(t *testing.T) {
@@ -44,10 +40,7 @@ func TestReviewedRemovals(t *testing.T) {
 	}
 	lost := quorum.Decision{Reason: quorum.QuorumWouldBeLost, Message: "1 of 2 would stay"}
 	const refusedEvent = "Warning RemovalRefused user alice may not remove the member of this node: "
-	soon := time.Now().Add(time.Minute).Format(time.RFC3339)
-	breakGlass := `{"uid":"uid-1","until":"` + soon + `","reason":"host is gone"}`
 	cannotDecide := strings.Replace(cannotDecideMessage("timeout"), "deleted", "marked for the removal of its member", 1)
-	yes := true
 	for name, c := range map[string]struct {
 		node         func(*corev1.Node)
 		key          string
@@ -76,7 +69,7 @@ func TestReviewedRemovals(t *testing.T) {
 			decision: lost, code: 403, message: lost.Message, event: refusedEvent + lost.Message,
 		},
 		"dry run": {
-			change:   func(r *admissionv1.AdmissionRequest) { r.DryRun = &yes },
+			change:   dryRun,
 			decision: lost, code: 403, message: lost.Message,
 			check: func(t *testing.T, r quorum.Request) { require.True(t, r.DryRun) },
 		},
@@ -85,7 +78,7 @@ func TestReviewedRemovals(t *testing.T) {
 			decision: lost, code: 403, message: lost.Message, event: refusedEvent + lost.Message,
 		},
 		"break-glass": {
-			node:     func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlass },
+			node:     func(n *corev1.Node) { n.Annotations[quorum.BreakGlassAnnotation] = breakGlassOf("uid-1") },
 			decision: quorum.Decision{Allowed: true, Reason: quorum.BreakGlassUsed, Message: "override"},
 			code:     200, message: "override",
 			event: "Warning RemovalAllowed user alice removes the member of this node with a break-glass override: override",

@@ -120,7 +120,7 @@ func (s *Store) LiveStates(ctx context.Context, names []string) map[string]obser
 func (s *Store) StatesOf(nodes map[string]LiveNode) map[string]observation.NodeState {
 	states := make(map[string]observation.NodeState, len(nodes))
 	for name, l := range nodes {
-		states[name] = l.State(s.departures)
+		states[name] = l.State(s.trimmer.Departures)
 	}
 	return states
 }
@@ -191,7 +191,7 @@ func (s *Store) RecordDrain(ctx context.Context, node *corev1.Node, now time.Tim
 		if err := s.reader.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 			return fmt.Errorf("recording the drain of node %q: %w", name, err)
 		}
-		if node.UID != uid || observation.StateOf(node, s.departures).Closed() == "" {
+		if node.UID != uid || observation.StateOf(node, s.trimmer.Departures).Closed() == "" {
 			return fmt.Errorf("recording the drain of node %q: it is open for pods now", name)
 		}
 	}

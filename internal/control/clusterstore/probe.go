@@ -133,7 +133,7 @@ func (r *ProbeRequester) request(ctx context.Context, c *v1alpha1.EtcdCluster) (
 			return p, nil
 		case wait > 0:
 			err = loop.Wait(ctx, wait, changed)
-			loop.Turn(ctx, c.Name)
+			loop.Woke(ctx, c.Name)
 		default:
 			err = r.writeNonce(ctx, p)
 		}
@@ -240,8 +240,8 @@ func (r *ProbeRequester) endWrite(p *ProbeRequest, written *v1alpha1.EtcdCluster
 	q := p.queue
 	if err == nil {
 		p.adopt(written)
-		q.setLatest(written)
-		q.addVersion(written)
+		q.setLatest(p.latest)
+		q.passOn(written)
 	}
 	q.writingSince = time.Time{}
 	q.notify()
@@ -273,7 +273,7 @@ func (r *ProbeRequester) replaceNonce(ctx context.Context, c *v1alpha1.EtcdClust
 func (p *ProbeRequest) adopt(c *v1alpha1.EtcdCluster) {
 	p.isWriting, p.first, p.latest, p.nonces = false, c, c, []string{c.Spec.Nonce}
 	for _, version := range p.early {
-		p.addVersion(version)
+		p.follow(version)
 	}
 }
 
@@ -308,7 +308,7 @@ func (r *ProbeRequester) addVersion(c *v1alpha1.EtcdCluster) {
 	if q.latest == nil || apiaccess.IsNewer(c, q.latest) {
 		q.setLatest(c)
 	}
-	q.addVersion(c)
+	q.passOn(c)
 	q.notify()
 }
 
@@ -319,12 +319,12 @@ func (r *ProbeRequester) removeCluster(cluster types.UID) {
 	delete(r.queues, cluster)
 }
 
-// addVersion passes a version to the open requests. The caller holds the lock of the requester.
-func (q *probeQueue) addVersion(c *v1alpha1.EtcdCluster) {
+// passOn passes a version to the open requests. The caller holds the lock of the requester.
+func (q *probeQueue) passOn(c *v1alpha1.EtcdCluster) {
 	for _, p := range q.open {
 		switch {
 		case p.first != nil:
-			p.addVersion(c)
+			p.follow(c)
 		case p.isWriting:
 			p.early = append(p.early, c)
 		case hasNewerNonce(c, p.read):
@@ -333,9 +333,9 @@ func (q *probeQueue) addVersion(c *v1alpha1.EtcdCluster) {
 	}
 }
 
-// addVersion adds a version if it is newer than the first one with a nonce. The caller holds the
+// follow adds a version if it is newer than the first one with a nonce. The caller holds the
 // lock of the requester. Versions come in any order: some from the informer, some from live reads.
-func (p *ProbeRequest) addVersion(c *v1alpha1.EtcdCluster) {
+func (p *ProbeRequest) follow(c *v1alpha1.EtcdCluster) {
 	if !apiaccess.IsNewer(c, p.first) {
 		return
 	}

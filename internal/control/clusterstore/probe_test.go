@@ -124,6 +124,7 @@ func TestNoncesOfResult(t *testing.T) {
 
 		requester.addVersion(clusterVersion("130", "last"))
 		requester.addVersion(clusterVersion("120", "overtaken"))
+		requester.addVersion(clusterVersion("121", "overtaken")) // the status was written
 		requester.addVersion(clusterVersion("109", "too old"))
 		requester.addVersion(clusterVersion("bogus", "unordered"))
 		remade := clusterVersion("140", "other object")

@@ -123,6 +123,19 @@ func TestRequestSharing(t *testing.T) {
 			p := f.request(t, clusterVersion("112", f.nonce()))
 			require.Equal(t, []string{"theirs"}, p.Result().Nonces)
 		}, 2, 100 * ms},
+		{"another replica writes before this one has the answer to its write", func(t *testing.T, f *sharingFixture) {
+			f.deliver("112", f.nonce(), f.nonce(), f.nonce())
+			var g errgroup.Group
+			g.Go(func() error {
+				f.request(t, clusterVersion("112", f.nonce()))
+				return nil
+			})
+			<-time.After(50 * ms)
+			f.deliver("200", "theirs")
+			require.NoError(t, g.Wait())
+			p := f.request(t, clusterVersion("115", f.nonce()))
+			require.Equal(t, "theirs", p.Result().Cluster.Spec.Nonce, "agents answer the last nonce only")
+		}, 2, 100 * ms},
 		{"restored API server", func(t *testing.T, f *sharingFixture) {
 			<-time.After(defaultProbeInterval)
 			f.server.version, f.server.nonces = 50, []string{"restored"}
@@ -264,5 +277,48 @@ func TestSharedRead(t *testing.T) {
 		}
 		require.NoError(t, g.Wait())
 		require.Equal(t, 310*time.Millisecond, time.Since(begun), "four reads")
+	})
+}
+
+// TestSharedReadWithLessTime: a caller waits for no read longer than its own time, whether the read
+// is under way or next. A review of a Node without the label has two seconds, and then decides from
+// the cache.
+func TestSharedReadWithLessTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newSharedRead[int]("")
+		hangs := func(ctx context.Context) (int, error) { return 0, loop.Wait(ctx, time.Hour, nil) }
+		var g errgroup.Group
+		for range 2 { // The second one waits for the next read.
+			g.Go(func() error { _, err := shared.do(t.Context(), hangs); return err })
+			synctest.Wait()
+		}
+		hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		_, err := shared.do(hasty, hangs)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(begun))
+		require.ErrorIs(t, g.Wait(), context.DeadlineExceeded)
+	})
+}
+
+// A panic in a read is an error of all callers that share it, and not an empty list.
+func TestPanicInSharedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newSharedRead[int]("")
+		var g errgroup.Group
+		for range 3 { // The second one makes the read of the third.
+			g.Go(func() error {
+				require.Error(t, loop.RecoverPanic(func() error {
+					_, err := shared.do(t.Context(), func(context.Context) (int, error) {
+						<-time.After(time.Second)
+						panic("broken")
+					})
+					return err
+				}))
+				return nil
+			})
+		}
+		require.NoError(t, g.Wait())
 	})
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +35,6 @@ import (
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/control/follow"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
-	"github.com/holdfast-dev/holdfast/internal/shared/loop"
-	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -77,16 +74,15 @@ type Store struct {
 	Clusters     *follow.Set[*v1alpha1.EtcdCluster]
 	Observations *follow.Set[*v1alpha1.EtcdObservation]
 
-	client     client.Client
-	reader     client.Reader
-	cache      cache.Cache
-	tolerance  int
-	departures departure.Table
-	trimmer    Trimmer
-	requester  *ProbeRequester
-	conflicts  prometheus.Counter
-	live       *sharedRead[[]*v1alpha1.EtcdCluster]
-	liveNodes  *sharedRead[[]*corev1.Node]
+	client    client.Client
+	reader    client.Reader
+	cache     cache.Cache
+	tolerance int
+	trimmer   Trimmer
+	requester *ProbeRequester
+	conflicts prometheus.Counter
+	live      *sharedRead[[]*v1alpha1.EtcdCluster]
+	liveNodes *sharedRead[[]*corev1.Node]
 }
 
 // New returns a Store that follows the EtcdClusters of the cache. The cache may start later.
@@ -94,7 +90,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	metrics := promauto.With(o.Registerer)
 	s := &Store{
 		client: o.Client, reader: o.Reader, cache: o.Cache, tolerance: o.MinRemainingTolerance,
-		departures: o.Departures, trimmer: o.Trimmer,
+		trimmer: o.Trimmer,
 		conflicts: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_webhook_grant_conflicts_total",
 			Help: "Changes of grants that conflicted with another change and were decided again.",
@@ -328,52 +324,4 @@ func (s *Store) ApplyStatus(ctx context.Context, name string, status v1alpha1.Et
 		return fmt.Errorf("writing the summary of etcd cluster %s: %w", name, err)
 	}
 	return nil
-}
-
-// A sharedRead makes one read for all callers that wait for it. A caller shares only a read that
-// began after its call: callers that arrive while a read is under way wait for the next one.
-type sharedRead[T any] struct {
-	name  string
-	group singleflight.Group
-	// turn contains a value during a read.
-	turn chan struct{}
-}
-
-func newSharedRead[T any](name string) *sharedRead[T] {
-	return &sharedRead[T]{name: name, turn: make(chan struct{}, 1)}
-}
-
-// maxSharedRead limits one read: others wait for it.
-const maxSharedRead = 5 * time.Second
-
-// do returns the result of a read that began after the call. The read does not end with the caller
-// that began it, but has its deadline. If that passes, those who share the read begin another one.
-func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	const key = "" // There is one read.
-	for {
-		isOwn := false
-		result, err, _ := s.group.Do(key, func() (any, error) {
-			isOwn = true
-			s.turn <- struct{}{}
-			loop.Turn(ctx, s.name)
-			defer func() { <-s.turn }()
-			s.group.Forget(key) // From here on, callers wait for the next read.
-			reading, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeLeft(ctx))
-			defer cancel()
-			return read(reading)
-		})
-		loop.Turn(ctx, s.name)
-		if isOwn || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			value, _ := result.(T)
-			return value, err
-		}
-	}
-}
-
-// timeLeft returns the time until the deadline of ctx, at most maxSharedRead.
-func timeLeft(ctx context.Context) time.Duration {
-	if deadline, isSet := ctx.Deadline(); isSet {
-		return min(time.Until(deadline), maxSharedRead)
-	}
-	return maxSharedRead
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,7 +15,7 @@ import (
 // View returns one version of the cluster together with its observations and the live states of all
 // Nodes that matter to it, and of the additional Nodes named. It reads both now, side by side. A
 // Node that could not be read until ctx ended has no known state. The caller adds the nonces that
-// count.
+// count, and the time.
 func (s *Store) View(ctx context.Context, c *v1alpha1.EtcdCluster, additional ...string) (quorum.View, error) {
 	var joined *v1alpha1.EtcdCluster
 	states := map[string]observation.NodeState{}
@@ -26,7 +25,7 @@ func (s *Store) View(ctx context.Context, c *v1alpha1.EtcdCluster, additional ..
 		return err
 	})
 	g.Go(func() error {
-		s.readStates(ctx, states, slices.Concat(NodeNames(c), additional))
+		s.readStates(reading, states, slices.Concat(NodeNames(c), additional))
 		return nil
 	})
 	if err := g.Wait(); err != nil {
@@ -59,7 +58,7 @@ func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, err
 		if err != nil {
 			return quorum.View{}, err
 		}
-		states[name] = LiveNode{Node: node}.State(s.departures)
+		states[name] = LiveNode{Node: node}.State(s.trimmer.Departures)
 	}
 	view := s.viewOf(joined, states)
 	view.Nonces = result.Nonces
@@ -67,5 +66,5 @@ func (s *Store) CachedView(p *ProbeRequest, additional string) (quorum.View, err
 }
 
 func (s *Store) viewOf(joined *v1alpha1.EtcdCluster, states map[string]observation.NodeState) quorum.View {
-	return quorum.View{Cluster: joined, Nodes: states, Now: time.Now(), MinRemainingTolerance: s.tolerance}
+	return quorum.View{Cluster: joined, Nodes: states, MinRemainingTolerance: s.tolerance}
 }

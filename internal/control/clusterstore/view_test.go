@@ -93,6 +93,19 @@ func TestView(t *testing.T) {
 	})
 }
 
+// A View whose observations cannot be read waits for no Node: it is an error whatever they are.
+func TestViewWithoutObservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader := &tableReader{takes: 50 * time.Millisecond, isDown: "c1.0"}
+		s := &Store{reader: reader, requester: newTestRequester(&slowServer{})}
+		reader.objects = map[string]*v1alpha1.EtcdObservation{"c1.0": observed("0", "u0", "")}
+		begun := time.Now()
+		_, err := s.View(t.Context(), clusterVersion("10", ""))
+		require.ErrorContains(t, err, "reading EtcdObservation c1.0: no answer")
+		require.Equal(t, 50*time.Millisecond, time.Since(begun))
+	})
+}
+
 // F1d: a grant has ended because its member has left every list. The watch of the EtcdClusters
 // delivers the new ledger, and that of the observations has not delivered the lists yet. With the
 // older list, in which the member is still healthy, the member would count as healthy again.

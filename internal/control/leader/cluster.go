@@ -122,9 +122,9 @@ func (l *Leader) probeAndWrite(
 		s.probe.Release()
 	}
 	s.probe, s.requestedAt, s.subject = probe, l.Now(), subject
-	result := l.waitForObservations(ctx, probe, index)
+	l.waitForObservations(ctx, probe, index)
 
-	c, nonces, err := l.readAnswers(ctx, probe, result)
+	c, nonces, err := l.readAnswers(ctx, probe)
 	if err != nil {
 		s.hasFailed = true
 		return err
@@ -150,42 +150,26 @@ func (l *Leader) probeAndWrite(
 	return err
 }
 
-// readAnswers returns the EtcdCluster of the result with its observations as they are now, and the
-// nonces that answer the request. An agent may have answered a nonce since that the watch has not
-// delivered. A drained node needs a proof in every probe, so readAnswers then reads the nonce.
+// readAnswers returns the EtcdCluster with its observations as they are now, and the nonces that
+// answer the request. An agent may have answered one since that the watch has not delivered, and a
+// drained node needs a proof in every probe. So readAnswers reads the last one.
 func (l *Leader) readAnswers(
-	ctx context.Context, probe *clusterstore.ProbeRequest, result clusterstore.ProbeResult,
-) (*v1alpha1.EtcdCluster, []string, error) {
-	c, err := l.Store.WithObservations(ctx, result.Cluster)
-	if err != nil {
-		return nil, nil, err
+	ctx context.Context, probe *clusterstore.ProbeRequest,
+) (c *v1alpha1.EtcdCluster, nonces []string, err error) {
+	c, err = l.Store.WithObservations(ctx, probe.Result().Cluster)
+	if err == nil {
+		_, err = l.Store.LiveCluster(ctx, c.Name)
 	}
-	nonces := probe.Result().Nonces
-	isUnknown := func(o v1alpha1.Observation) bool {
-		_, hasAnswered := result.Answers[o.Node]
-		return hasAnswered && !observation.IsAnswer(o, nonces)
-	}
-	if slices.ContainsFunc(c.Observations, isUnknown) {
-		if _, err = l.Store.LiveCluster(ctx, c.Name); err != nil {
-			return nil, nil, err
-		}
-		nonces = probe.Result().Nonces
-	}
-	return c, nonces, nil
+	return c, probe.Result().Nonces, err
 }
 
-func (l *Leader) waitForObservations(
-	ctx context.Context, probe *clusterstore.ProbeRequest, index nodeIndex,
-) clusterstore.ProbeResult {
+func (l *Leader) waitForObservations(ctx context.Context, probe *clusterstore.ProbeRequest, index nodeIndex) {
 	waiting, cancel := context.WithTimeout(ctx, l.Wait)
 	defer cancel()
 	for {
 		result := probe.Result()
-		if hasAllAnswers(result, index) {
-			return result
-		}
-		if loop.Await(waiting, result.Cluster.Name, result.Changed) != nil {
-			return probe.Result()
+		if hasAllAnswers(result, index) || loop.Await(waiting, result.Cluster.Name, result.Changed) != nil {
+			return
 		}
 	}
 }

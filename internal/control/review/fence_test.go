@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
+	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
@@ -36,4 +37,26 @@ func writeNode(t *testing.T, f *storetest.Fixture) {
 	t.Helper()
 	f.PatchNode(0, `{"metadata":{"annotations":{"example.com/written":"meanwhile"}}}`)
 	require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(f.Nodes[0]), f.Nodes[0]))
+}
+
+// TestRequireNode: a Node that cannot be read, for whatever reason, is not said to be gone.
+func TestRequireNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		node observation.NodeState
+		want string
+	}{
+		"its Node":    {observation.NodeState{Known: true, UID: "u1"}, ""},
+		"unread Node": {observation.NodeState{}, `finding node "n1": it cannot be read`},
+		"other Node":  {observation.NodeState{Known: true, UID: "u2"}, `finding node "n1": there is none with UID "u1"`},
+		"no Node":     {observation.NodeState{Known: true}, `finding node "n1": there is none with UID "u1"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := requireNode(c.node, quorum.Request{Node: "n1", UID: "u1"})
+			if c.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, c.want)
+		})
+	}
 }

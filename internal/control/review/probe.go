@@ -79,9 +79,9 @@ func (r *Reviewer) probeAndGrant(
 	return words.Combine(verdicts...), nil
 }
 
-// await waits until the answers to the probe are enough, and takes a turn: no further answer can
-// change the verdict, or none arrives any more, or the time is up. With mayGrant, the grant of a
-// verdict that allows is written before await returns.
+// await takes a turn when the answers to the probe seem to be enough, and once a second, until no
+// further answer can change the verdict. It takes the last turn when no answer arrives any more, or
+// the time is up. With mayGrant, the grant of a verdict that allows is written before it returns.
 func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdict, error) {
 	waiting, cancel := context.WithTimeout(ctx, c.longestWait(ctx))
 	defer cancel()

@@ -93,10 +93,10 @@ func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quor
 	return r.probeAndGrant(ctx, req, selected, all)
 }
 
-// ReviewUnlabelled decides for a Node without the label: immediately, from the cache, and
-// without a probe. An error with the zero Decision means that nothing is known of the Node;
-// the caller decides what follows from that. An error with a refusal means that the override of the
-// refusal could not be recorded.
+// ReviewUnlabelled decides for a Node without the label, without a probe: from the cache, or from
+// live reads while a watch may hang. An override of its refusal is recorded as that of Review. An
+// error with the zero Decision means that nothing is known of the Node; the caller decides what
+// follows from that. An error with a refusal means that the override could not be recorded.
 func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	all, err := r.store.CachedClusters(ctx)
 	if err != nil {
@@ -129,14 +129,6 @@ func (r *Reviewer) dryRun(
 	return decision, nil
 }
 
-// lastNonce accepts the observations that answer the last probe request of any replica.
-func lastNonce(c *v1alpha1.EtcdCluster) []string {
-	if c.Spec.Nonce == "" {
-		return nil
-	}
-	return []string{c.Spec.Nonce}
-}
-
 // breakGlass allows against any verdict, and records the members that are lost with the Node
 // as far as they are known.
 func (r *Reviewer) breakGlass(
@@ -155,7 +147,7 @@ func (r *Reviewer) breakGlass(
 		return decision, nil
 	}
 	for _, c := range selected {
-		last := clusterstore.ProbeResult{Cluster: c, Nonces: lastNonce(c)}
+		last := clusterstore.ProbeResult{Cluster: c, Nonces: []string{c.Spec.Nonce}}
 		verdict, err := r.turns.take(&attempt{
 			ctx: ctx, request: req, result: func() clusterstore.ProbeResult { return last }, others: all,
 			judge: quorum.Force, mayGrant: true,

@@ -209,6 +209,19 @@ func dryRun(t *testing.T, f *storetest.Fixture) {
 	require.Empty(t, c.Spec.Grants)
 	require.Zero(t, c.Spec.Ledger)
 
+	// The clock of the Reviewer tells when a grant for another node ends.
+	granted := f.Cluster()
+	granted.Spec.Ledger, granted.Spec.Grants = 1, []v1alpha1.Grant{{
+		NodeUID: f.Nodes[1].UID, Node: f.Nodes[1].Name, Members: []v1alpha1.MemberID{f.MemberID(1)},
+		Delete: &v1alpha1.Door{Time: metav1.NewTime(time.Now().Add(-quorum.ResolvePresentAfter)), User: "alice"},
+	}}
+	require.NoError(t, f.Client.Update(t.Context(), granted))
+	require.Contains(t, review(t, reviewer, req).Message, "count again within a minute, unless")
+	reviewer.now = func() time.Time { return time.Now().Add(-time.Minute) }
+	require.Contains(t, review(t, reviewer, req).Message, "count again within a minute of ")
+	reviewer.now = time.Now
+	require.NoError(t, removeGrants(t, f, granted))
+
 	// An agent that has been silent for long may have died with the member that it proved healthy.
 	for _, o := range c.Observations {
 		o.Time = metav1.NewTime(time.Now().Add(-observation.SilentAfter - time.Second))

@@ -52,8 +52,8 @@ func (r *Reviewer) decideFromLast(
 		if err != nil {
 			return quorum.Decision{}, err
 		}
-		view.Nonces = append(lastNonce(c), lastNonce(now)...)
-		view.Cluster, view.Others = observation.Recent(view.Cluster, r.now()), all
+		view.Now, view.Nonces = r.now(), []string{c.Spec.Nonce, now.Spec.Nonce}
+		view.Cluster, view.Others = observation.Recent(view.Cluster, view.Now), all
 		verdicts[i] = judge(view)
 	}
 	return words.Combine(verdicts...), nil

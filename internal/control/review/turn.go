@@ -155,7 +155,7 @@ func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) v1alpha1.Grant {
 func requireNode(s observation.NodeState, req quorum.Request) error {
 	switch {
 	case !s.Known:
-		return fmt.Errorf("reading node %q: the API server did not answer in time", req.Node)
+		return fmt.Errorf("finding node %q: it cannot be read", req.Node)
 	case s.UID != req.UID:
 		return fmt.Errorf("finding node %q: there is none with UID %q", req.Node, req.UID)
 	}

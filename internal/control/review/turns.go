@@ -77,12 +77,12 @@ func (t *turns) take(a *attempt, turn func(batch []*attempt)) (quorum.Verdict, e
 	defer t.leave(c.UID, queue, a)
 	select {
 	case queue.busy <- struct{}{}:
-		loop.Turn(a.ctx, c.Name)
+		loop.Woke(a.ctx, c.Name)
 		t.run(queue, a, turn)
 	case <-a.done:
-		loop.Turn(a.ctx, c.Name)
+		loop.Woke(a.ctx, c.Name)
 	case <-a.ctx.Done():
-		loop.Turn(a.ctx, c.Name)
+		loop.Woke(a.ctx, c.Name)
 		return quorum.Verdict{}, endedWaiting(a.ctx)
 	}
 	return a.verdict, a.err

@@ -30,6 +30,6 @@ func (r Rounds) Run(ctx context.Context) {
 		if Wait(ctx, r.Pause, nil) == nil {
 			_ = Wait(ctx, r.Idle(), r.Wake) // The condition above checks ctx.
 		}
-		Turn(ctx, "round")
+		Woke(ctx, "round")
 	}
 }

@@ -4,16 +4,16 @@ import "context"
 
 type turnKey struct{}
 
-// WithTurns returns a context in which Turn calls take. It is for simulations. take returns when
+// WithTurns returns a context in which Woke calls take. It is for simulations. take returns when
 // the goroutine may go on, and ctx and what identify the goroutine.
 func WithTurns(ctx context.Context, take func(ctx context.Context, what string)) context.Context {
 	return context.WithValue(ctx, turnKey{}, take)
 }
 
-// Turn lets a simulation decide which of several goroutines that woke at the same moment goes on
+// Woke lets a simulation decide which of several goroutines that woke at the same moment goes on
 // first. In production it does nothing. Call it after each wake-up before touching shared state,
 // with no lock held.
-func Turn(ctx context.Context, what string) {
+func Woke(ctx context.Context, what string) {
 	if take, ok := ctx.Value(turnKey{}).(func(context.Context, string)); ok {
 		take(ctx, what)
 	}
@@ -25,7 +25,7 @@ func Await(ctx context.Context, what string, done <-chan struct{}) error {
 	case <-done:
 	case <-ctx.Done():
 	}
-	Turn(ctx, what)
+	Woke(ctx, what)
 	select {
 	case <-done:
 		return nil
