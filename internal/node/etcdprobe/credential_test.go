@@ -134,7 +134,7 @@ func TestRenewedCertificate(t *testing.T) {
 	require.Len(t, p.conns.idle[e], 1)
 	dialed := p.conns.idle[e][0].dialed
 	require.Empty(t, problem())
-	require.Equal(t, dialed, p.conns.idle[e][0].dialed, "unchanged files are not parsed again, and the connection is reused")
+	require.Equal(t, dialed, p.conns.idle[e][0].dialed, "with unchanged files the connection is reused")
 
 	// A connection from before must not be reused with the old certificate.
 	d.issue("renewed", otherCA, pki.CertOptions{CommonName: "second"})
