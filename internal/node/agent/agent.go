@@ -19,6 +19,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -110,6 +112,11 @@ type Agent struct {
 	scanner  *etcdScanner
 	reporter *clusterReporter
 	recorder *eventRecorder
+
+	readMu sync.Mutex // guards what follows, which is what the node loop reads of the EtcdClusters
+	// readClusters are without nonces and times.
+	readClusters     map[string]v1alpha1.EtcdCluster
+	areClustersKnown bool
 }
 
 // New returns an Agent that does nothing before Run.
@@ -129,7 +136,7 @@ func New(cfg Config) (*Agent, error) {
 		return cfg.Nodes.Watch(ctx, selectNode(cfg.Node, o))
 	}
 	// The reports of the clusters about the members of this node are part of the evidence.
-	a.clusters = newClusterStores(cfg.Log, a.onEvidenceChange)
+	a.clusters = newClusterStores(cfg.Log, a.onClustersChange)
 	a.clusters.clusters.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return cfg.Clusters.EtcdClusters.List(ctx, o)
 	}
@@ -199,6 +206,27 @@ func (a *Agent) onNodeChange() {
 	if own, _ := a.nodeLoop.ownVersion.get(); !exists || node.ResourceVersion != own {
 		a.nodeLoop.wake.Notify()
 	}
+	a.reporter.wake.Notify()
+}
+
+// onClustersChange wakes the reporter, and the node loop if anything has changed that it reads. A
+// review writes a nonce and each agent its answer, and those change nothing else.
+func (a *Agent) onClustersChange() {
+	a.readMu.Lock()
+	joined, synced := a.clusters.all()
+	read := map[string]v1alpha1.EtcdCluster{}
+	for _, c := range joined {
+		c.ResourceVersion, c.Generation, c.ManagedFields, c.Spec.Nonce = "", 0, nil, ""
+		for i := range c.Observations {
+			c.Observations[i].Nonce, c.Observations[i].Time = "", metav1.Time{}
+		}
+		read[c.Name] = *c
+	}
+	if synced != a.areClustersKnown || !reflect.DeepEqual(read, a.readClusters) {
+		a.areClustersKnown, a.readClusters = synced, read
+		a.nodeLoop.wake.Notify()
+	}
+	a.readMu.Unlock()
 	a.reporter.wake.Notify()
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
@@ -140,4 +141,40 @@ func TestMetrics(t *testing.T) {
 		"holdfast_agent_observations_total published": 1, "holdfast_agent_observations_total problem": 1,
 		"holdfast_agent_observations_total failed": 1,
 	}, got)
+}
+
+// TestWakeByClusters checks which changes of the EtcdClusters and of their observations wake the
+// node loop, which reads the network of the host each time.
+func TestWakeByClusters(t *testing.T) {
+	a, err := New(Config{Node: testNode, Tick: time.Second, Clusters: &apiaccess.Clusters{}, Log: discardLog()})
+	require.NoError(t, err)
+	isWoken := func(s loop.Signal) bool {
+		select {
+		case <-s:
+			return true
+		default:
+			return false
+		}
+	}
+	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(testCluster), UID: "uid-c"}}
+	o := &v1alpha1.EtcdObservation{Cluster: testCluster, Observation: v1alpha1.Observation{Node: "n2", NodeUID: "uid-2"}}
+	o.Name, o.OwnerReferences = "o", []metav1.OwnerReference{{UID: c.UID}}
+	for _, step := range []struct {
+		what   string
+		change func()
+		want   bool
+	}{
+		{"created", func() {}, true},
+		{"nonce", func() { c.ResourceVersion, c.Spec.Nonce = "2", "x" }, false},
+		{"answer", func() { o.ResourceVersion, o.Nonce, o.Time = "2", "x", metav1.Now() }, false},
+		{"list", func() { o.Members = []v1alpha1.MemberStatus{{ID: testMember}} }, true},
+		{"binding", func() { c.Spec.Members = []v1alpha1.Binding{{MemberID: testMember, Node: testNode}} }, true},
+		{"grant", func() { c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "uid-1"}} }, true},
+	} {
+		step.change()
+		require.NoError(t, a.clusters.clusters.writer.Replace([]any{c.DeepCopy()}, ""))
+		require.NoError(t, a.clusters.observations.writer.Replace([]any{o.DeepCopy()}, ""))
+		require.Equal(t, step.want, isWoken(a.nodeLoop.wake), step.what)
+		require.True(t, isWoken(a.reporter.wake), step.what)
+	}
 }

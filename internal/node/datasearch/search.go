@@ -11,6 +11,7 @@
 package datasearch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -95,9 +96,10 @@ func (s *Search) Latest() (result Result, isPending bool) {
 // Wake makes Run search again, but not within ten minutes of the last search.
 func (s *Search) Wake() { s.wake.Notify() }
 
-// Run searches until ctx ends: at once, at the interval, after Wake, and after a local file system
-// was mounted. It calls notify after each search. It keeps its thread, which has the lowest
-// priority for the CPU and for I/O.
+// Run searches until ctx ends: at once, at the interval, and after Wake. It searches a local file
+// system that was mounted since, and no other: container engines mount one for each container. It
+// calls notify after each search. It keeps its thread, which has the lowest priority for the CPU
+// and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
@@ -106,45 +108,66 @@ func (s *Search) Run(ctx context.Context, notify func()) error {
 	runtime.LockOSThread() // and not unlocked, so that the thread ends with this goroutine
 	lowerPriority()
 	for {
-		searched := ReadMounts(s.root).searched()
-		if result := s.search(ctx, true); ctx.Err() == nil {
-			s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
-				"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
-			notify()
-		}
-		if err := s.await(ctx, searched); err != nil {
-			return err
+		mounts := ReadMounts(s.root)
+		searched := mounts.searched()
+		s.searchAndNotify(ctx, mounts, searched, notify)
+		for ended := time.Now(); ; {
+			isDue, err := s.await(ctx, ended)
+			if err != nil {
+				return err
+			}
+			if isDue {
+				break
+			}
+			mounts := ReadMounts(s.root)
+			if mounts.Err != nil {
+				continue // It is not known what is mounted.
+			}
+			before := searched
+			searched = mounts.searched()
+			isOld := func(m mount) bool { return slices.Contains(before, m) }
+			if added := slices.DeleteFunc(slices.Clone(searched), isOld); len(added) > 0 {
+				s.searchAndNotify(ctx, mounts, added, notify)
+			}
 		}
 	}
 }
 
-// await returns when the next search is due, or with the cause when ctx ends.
-func (s *Search) await(ctx context.Context, searched []mount) error {
-	for ended := time.Now(); ; {
-		var wake <-chan struct{}
-		if time.Since(ended) >= minGap {
-			wake = s.wake
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-wake:
-			return nil
-		case <-time.After(min(mountInterval, max(0, s.limits.Interval-time.Since(ended)))):
-		}
-		isNew := func(m mount) bool { return !slices.Contains(searched, m) }
-		if time.Since(ended) >= s.limits.Interval || slices.ContainsFunc(ReadMounts(s.root).searched(), isNew) {
-			return nil
-		}
+// await returns when the next search of all mounts is due, or earlier to compare the mounts. It
+// returns the cause when ctx ends. ended is when the last search of all mounts ended.
+func (s *Search) await(ctx context.Context, ended time.Time) (isDue bool, err error) {
+	var wake <-chan struct{}
+	if time.Since(ended) >= minGap {
+		wake = s.wake
+	}
+	select {
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-wake:
+		return true, nil
+	case <-time.After(min(mountInterval, max(0, s.limits.Interval-time.Since(ended)))):
+		return time.Since(ended) >= s.limits.Interval, nil
+	}
+}
+
+func (s *Search) searchAndNotify(ctx context.Context, mounts Mounts, searched []mount, notify func()) {
+	if result := s.search(ctx, mounts, searched, true); ctx.Err() == nil {
+		s.log.InfoContext(ctx, "searched the local disks for data of etcd", "found", len(result.LogDirs),
+			"directories", result.Directories, "took", result.Took, "incomplete", result.Incomplete)
+		notify()
 	}
 }
 
 // Once searches without pauses, for a caller that waits. Latest then returns the same result.
-func (s *Search) Once(ctx context.Context) Result { return s.search(ctx, false) }
+func (s *Search) Once(ctx context.Context) Result {
+	mounts := ReadMounts(s.root)
+	return s.search(ctx, mounts, mounts.searched(), false)
+}
 
-// search searches all mounts and replaces the last result. The findings of an earlier search stay
-// if this one is incomplete.
-func (s *Search) search(ctx context.Context, isPaced bool) Result {
+// search searches some of the mounts and replaces the last result. The findings of an earlier
+// search stay if this one is incomplete or leaves mounts out, and so do its gaps if mounts are left
+// out.
+func (s *Search) search(ctx context.Context, mounts Mounts, searched []mount, isPaced bool) Result {
 	began := time.Now()
 	s.mu.Lock()
 	s.began = began
@@ -152,10 +175,10 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	limited, cancel := context.WithTimeout(ctx, s.limits.MaxTime)
 	defer cancel()
 	w := &walker{
-		root: s.root, mounts: ReadMounts(s.root), maxDirectories: s.limits.MaxDirectories,
+		root: s.root, mounts: mounts, maxDirectories: s.limits.MaxDirectories,
 		isPaced: isPaced, used: threadCPU(),
 	}
-	w.walkMounts(limited, w.mounts.searched())
+	w.walkMounts(limited, searched)
 	result := w.Result
 	result.Took, result.Incomplete = time.Since(began), w.incomplete()
 	if limited.Err() != nil {
@@ -164,7 +187,11 @@ func (s *Search) search(ctx context.Context, isPaced bool) Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.began = time.Time{}
-	if s.latest != nil && result.Incomplete != "" {
+	isPart := len(searched) < len(mounts.searched())
+	if s.latest != nil && isPart {
+		result.Incomplete = cmp.Or(result.Incomplete, s.latest.Incomplete)
+	}
+	if s.latest != nil && (isPart || result.Incomplete != "") {
 		result.LogDirs = append(result.LogDirs, s.latest.LogDirs...)
 		result.ContainerDirs = append(result.ContainerDirs, s.latest.ContainerDirs...)
 	}

@@ -224,7 +224,8 @@ func TestPaceOfLaterSearch(t *testing.T) {
 		for begin := threadCPU(); threadCPU() < begin+100*time.Millisecond; {
 			continue
 		}
-		require.Less(t, s.search(t.Context(), true).Took, 200*time.Millisecond)
+		mounts := ReadMounts(s.root)
+		require.Less(t, s.search(t.Context(), mounts, mounts.searched(), true).Took, 200*time.Millisecond)
 	})
 }
 
@@ -255,8 +256,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestNewMount mounts a file system after the first search. It is searched soon, but not if a login
-// of a user mounted it.
+// TestNewMount mounts a file system after the first search. It is searched soon, and it alone, but
+// not if a login of a user mounted it. Container engines mount one for each container.
 func TestNewMount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := hosttest.New(t, hosttest.Files{"/srv" + segment: "x", "/run/user/1000/x": "x", "/mnt/x": "x"})
@@ -277,7 +278,7 @@ func TestNewMount(t *testing.T) {
 			want  []string
 		}{
 			{"/run/user/1000", hosttest.Files{"/run/user/1000" + segment: "x", "/new" + segment: "x"}, []string{"/srv"}},
-			{"/mnt", hosttest.Files{"/mnt" + segment: "x"}, []string{"/mnt", "/new", "/srv"}},
+			{"/mnt", hosttest.Files{"/mnt" + segment: "x"}, []string{"/mnt", "/srv"}},
 		} {
 			dir := filepath.Join(root, c.dir)
 			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
@@ -288,7 +289,25 @@ func TestNewMount(t *testing.T) {
 			hosttest.Add(t, root, c.files)
 			require.Equal(t, c.want, after(2*time.Minute).LogDirs)
 		}
+		s.Wake()
+		require.Equal(t, []string{"/mnt", "/new", "/srv"}, after(minGap).LogDirs, "all is searched again")
 		cancel()
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
+}
+
+// TestKeptGaps checks that a search of a new mount forgets nothing and fills no other gap.
+func TestKeptGaps(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{"/a/b/c/d" + segment: "x", "/mnt" + segment: "x"})
+	s := newSearch(root, Limits{MaxDirectories: 1})
+	incomplete := s.Once(t.Context()).Incomplete
+	require.NotEmpty(t, incomplete)
+	mounts := newMounts(hostfs.Root(root), []mount{
+		{"/", "ext4", "8:1", "/"}, {filepath.Join(root, "mnt"), "ext4", "8:2", "/"},
+	})
+	part := s.search(t.Context(), mounts, mounts.searched()[1:], false)
+	require.Equal(t, []string{"/mnt"}, part.LogDirs)
+	require.Equal(t, incomplete, part.Incomplete)
+	s.limits.MaxDirectories = 1000
+	require.Empty(t, s.Once(t.Context()).Incomplete)
 }

@@ -18,16 +18,10 @@ import (
 const certDir = "/etc/ssl/etcd/ssl/"
 
 func TestCredentials(t *testing.T) {
-	const kubeadm = "/etc/kubernetes/pki/etcd/"
-	filesIn := func(dir string, names ...string) hosttest.Files {
-		files := hosttest.Files{}
-		for _, name := range names {
-			files[dir+name] = "x"
-		}
-		return files
+	kubespray := hosttest.Files{}
+	for _, name := range []string{"ca", "member-n1", "admin-a0", "admin-n1", "peer"} {
+		kubespray[certDir+name+".pem"], kubespray[certDir+name+"-key.pem"] = "x", "x"
 	}
-	kubespray := filesIn(certDir, "ca.pem", "member-n1.pem", "member-n1-key.pem", "admin-a0.pem", "admin-a0-key.pem",
-		"admin-n1.pem", "admin-n1-key.pem", "peer.pem", "peer-key.pem")
 	server := map[string]string{
 		"ETCD_DATA_DIR": "/var/lib/etcd", "ETCD_TRUSTED_CA_FILE": certDir + "ca.pem",
 		"ETCD_CERT_FILE": certDir + "member-n1.pem", "ETCD_KEY_FILE": certDir + "member-n1-key.pem",
@@ -39,30 +33,16 @@ func TestCredentials(t *testing.T) {
 		"ETCDCTL_CACERT": certDir + "ca.pem",
 		"ETCDCTL_CERT":   certDir + "admin-a0.pem", "ETCDCTL_KEY": certDir + "admin-a0-key.pem",
 	})
-	own := []string{"member-n1.pem the server's own certificate", "peer.pem the server's peer certificate"}
 	for name, c := range map[string]struct {
 		host hosttest.Files
 		env  map[string]string
 		want []string
 	}{
-		"kubespray": {
-			host: kubespray, env: server,
-			want: append([]string{"admin-n1.pem client certificate admin-n1.pem"}, own...),
-		},
 		"for etcdctl": {
 			host: kubespray, env: withCtl,
-			want: append([]string{
-				"admin-a0.pem ETCDCTL_CERT in the environment of process 812", "admin-n1.pem client certificate admin-n1.pem",
-			}, own...),
-		},
-		"kubeadm": {
-			host: filesIn(kubeadm, "ca.crt", "server.crt", "server.key", "healthcheck-client.crt", "healthcheck-client.key"),
-			env: map[string]string{
-				"ETCD_DATA_DIR": "/var/lib/etcd", "ETCD_TRUSTED_CA_FILE": kubeadm + "ca.crt",
-				"ETCD_CERT_FILE": kubeadm + "server.crt", "ETCD_KEY_FILE": kubeadm + "server.key",
-			},
 			want: []string{
-				"healthcheck-client.crt client certificate healthcheck-client.crt", "server.crt the server's own certificate",
+				"admin-a0.pem ETCDCTL_CERT in the environment of process 812", "admin-n1.pem client certificate admin-n1.pem",
+				"member-n1.pem the server's own certificate", "peer.pem the server's peer certificate",
 			},
 		},
 		"absent files": {env: server, want: nil},

@@ -19,8 +19,6 @@ func podCgroup(class, uid string) string {
 
 func TestDetectProcess(t *testing.T) {
 	const (
-		rke2   = "/var/lib/rancher/rke2/"
-		k3sDir = "/var/lib/rancher/k3s/server/"
 		peer   = "https://10.0.0.1:2380"
 		static = "0123456789abcdef0123456789abcdef"
 		plain  = "etcd process 812"
@@ -30,10 +28,6 @@ func TestDetectProcess(t *testing.T) {
 	withData := []string{"etcd", "--data-dir=/data"}
 	data := hosttest.Files{"/var/lib/etcd/member/wal/0.wal": "x"}
 	flags := []string{"etcd", "--name=n1", "--data-dir", "/var/lib/etcd", "--initial-advertise-peer-urls=" + peer}
-	with := func(content hosttest.Files) hosttest.Files {
-		content["/var/lib/etcd/member/wal/0.wal"] = "x"
-		return content
-	}
 	inContainer := hosttest.Files{"/containers/c1/data/member/wal/0.wal": "x"}
 	for name, c := range map[string]struct {
 		host    hosttest.Files
@@ -106,25 +100,9 @@ func TestDetectProcess(t *testing.T) {
 			host: data, process: hosttest.Process{Line: flags, Cgroup: "/system.slice/etcd.service"},
 			source: evidence.SystemdUnit, where: "systemd unit etcd.service", unit: "etcd.service", dir: "/var/lib/etcd",
 		},
-		"unit with another name": {
-			host: data, process: hosttest.Process{Line: flags, Cgroup: "/system.slice/k0scontroller.service"},
-			source: evidence.SystemdUnit, where: "systemd unit k0scontroller.service", unit: "k0scontroller.service",
-			dir: "/var/lib/etcd",
-		},
 		"container": {
 			host: inContainer, source: evidence.Container, where: "container, process 812", dir: ownData,
 			process: hosttest.Process{Line: withData, Root: "/containers/c1", Cgroup: "/docker/" + hosttest.ContainerID},
-		},
-		"container of kubespray's unit": {
-			host: with(hosttest.Files{
-				unitFile:        service("EnvironmentFile=-/etc/etcd.env", "ExecStart=/usr/local/bin/etcd"),
-				"/etc/etcd.env": "ETCD_NAME=etcd1\nETCD_DATA_DIR=/var/lib/etcd\n",
-			}),
-			process: hosttest.Process{
-				Line: []string{"etcd"}, Env: map[string]string{"ETCD_NAME": "etcd1", "ETCD_DATA_DIR": "/var/lib/etcd"},
-				Cgroup: "/system.slice/docker-" + hosttest.ContainerID + ".scope",
-			},
-			source: evidence.SystemdUnit, where: "systemd unit etcd.service", unit: "etcd.service", dir: "/var/lib/etcd",
 		},
 		"container with its own data, of a unit that does not name it": {
 			host: hosttest.Files{
@@ -148,60 +126,6 @@ func TestDetectProcess(t *testing.T) {
 		"static pod by its UID": {
 			host: inContainer, source: evidence.StaticPod, where: "static pod, process 812", pod: true, dir: ownData,
 			process: hosttest.Process{Line: withData, Root: "/containers/c1", Cgroup: podCgroup("burstable", static)},
-		},
-		"static pod in the agent's cgroup namespace": {
-			host: inContainer, source: evidence.StaticPod, where: "static pod, process 812", pod: true, dir: ownData,
-			process: hosttest.Process{
-				Line: withData, Root: "/containers/c1", Cgroup: "/../../pod" + static + "/" + hosttest.ContainerID,
-			},
-		},
-		"static pod of RKE2": {
-			host: hosttest.Files{
-				rke2 + "server/db/etcd/config":   "name: s1\ndata-dir: " + rke2 + "server/db/etcd\n",
-				rke2 + "server/db/etcd" + member: "x",
-				rke2 + "agent/pod-manifests/etcd.yaml": "spec: {containers: [{command: [etcd], args: " +
-					"[--config-file=" + rke2 + "server/db/etcd/config]}]}",
-			},
-			process: hosttest.Process{
-				Line:   []string{"etcd", "--config-file=" + rke2 + "server/db/etcd/config"},
-				Cgroup: podCgroup("burstable", hosttest.PodUID),
-			},
-			source: evidence.StaticPod, where: "static pod etcd.yaml", pod: true, dir: rke2 + "server/db/etcd",
-		},
-		"static pod of RKE2 in another directory": {
-			host: hosttest.Files{
-				"/etc/rancher/rke2/config.yaml":           "data-dir: /srv/rke2\n",
-				"/srv/rke2/server/db/etcd" + member:       "x",
-				"/srv/rke2/agent/pod-manifests/etcd.yaml": "args: [--config-file=/srv/rke2/server/db/etcd/config]",
-				"/srv/rke2/server/db/etcd/config":         "name: s1\ndata-dir: /srv/rke2/server/db/etcd\n",
-			},
-			process: hosttest.Process{
-				Line:   []string{"etcd", "--config-file=/srv/rke2/server/db/etcd/config"},
-				Cgroup: podCgroup("burstable", hosttest.PodUID),
-			},
-			source: evidence.StaticPod, where: "static pod etcd.yaml", pod: true, dir: "/srv/rke2/server/db/etcd",
-		},
-		"static pod by its manifest": {
-			host: with(hosttest.Files{
-				"/etc/kubernetes/manifests/etcd.yaml": "spec: {containers: [{command: [etcd, --data-dir=/var/lib/etcd]}]}",
-			}),
-			process: hosttest.Process{Line: flags, Cgroup: "/kubepods/burstable/pod1/" + hosttest.ContainerID},
-			source:  evidence.StaticPod, where: "static pod etcd.yaml", pod: true, dir: "/var/lib/etcd",
-		},
-		"k3s": {
-			host: hosttest.Files{
-				k3sDir + "db/etcd/config": "name: s1\ndata-dir: " + k3sDir + "db/etcd\n" +
-					"client-transport-security: {cert-file: " + k3sDir + "tls/etcd/server-client.crt}\n",
-				k3sDir + "db/etcd" + member: "x", "/proc/locks": hosttest.Locks,
-				"/proc/812/fd/8": "-> " + k3sDir + "db/etcd" + member,
-				"/proc/812/fd/9": "-> " + k3sDir + "db/etcd/member/wal/0000000000000000-0000000000000000.wal",
-			},
-			process: hosttest.Process{
-				Comm: "k3s-server", Exe: "/var/lib/rancher/k3s/data/1/bin/k3s", Line: []string{"/usr/local/bin/k3s", "server"},
-				Cgroup: "/system.slice/k3s.service",
-			},
-			source: evidence.SystemdUnit, where: "systemd unit k3s.service", unit: "k3s.service", dir: k3sDir + "db/etcd",
-			config: func(t *testing.T, c evidence.Config) { require.Equal(t, "s1", c.Name) },
 		},
 		"invalid configuration file": {
 			host:    hosttest.Files{"/etc/etcd.yml": "name: ["},

@@ -1,7 +1,6 @@
 package etcdprobe
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -87,10 +86,9 @@ type connPool struct {
 
 // pooledConn is a connection to one server. Only one caller uses it at a time.
 type pooledConn struct {
-	endpoint endpoint
-	conn     *grpc.ClientConn
-	// files is the content of the credential's files at the time of dialing.
-	files            []byte
+	endpoint         endpoint
+	conn             *grpc.ClientConn
+	credential       loadedCredential
 	dialed, lastUsed time.Time
 }
 
@@ -102,20 +100,14 @@ func newConnPool(timeout time.Duration, hostRoot hostfs.Root, countOutcome func(
 // request once on a new connection if a reused one has broken, and once after a delay if the
 // cluster is electing a leader.
 func (p *connPool) call(ctx context.Context, e endpoint, request func(context.Context, *grpc.ClientConn) error) error {
-	credential, err := loadCredential(p.hostRoot, e)
+	c, reused, err := p.acquire(e)
 	if err != nil {
-		p.countOutcome(outcomeUnreadable)
-		return &probeError{message: printable.Line(err.Error()), outcome: outcomeUnreadable}
-	}
-	c, reused, err := p.acquire(e, credential)
-	if err != nil {
-		p.countOutcome(outcomeFailed)
 		return err
 	}
 	err = request(ctx, c.conn)
 	if reused && status.Code(err) == codes.Unavailable && !isElectionError(err) {
 		closeConn(c)
-		if c, err = dial(e, credential, p.timeout); err != nil {
+		if c, err = dial(e, c.credential, p.timeout); err != nil {
 			p.countOutcome(outcomeFailed)
 			return err
 		}
@@ -126,7 +118,7 @@ func (p *connPool) call(ctx context.Context, e endpoint, request func(context.Co
 	}
 	if err != nil {
 		closeConn(c)
-		failure := newProbeError(tlsRejection(ctx, e, credential, err), p.timeout, credential.warning)
+		failure := newProbeError(tlsRejection(ctx, e, c.credential, err), p.timeout, c.credential.warning())
 		if status.Code(err) != codes.Canceled { // canceled: another probe has succeeded already
 			p.countOutcome(failure.outcome)
 		}
@@ -140,25 +132,33 @@ func (p *connPool) call(ctx context.Context, e endpoint, request func(context.Co
 // acquire returns an idle connection to an endpoint, or a new one. It reuses a connection
 // only if it is ready and younger than maxConnAge, the credential's files are unchanged, and
 // the client certificate is still valid.
-func (p *connPool) acquire(e endpoint, credential loadedCredential) (c *pooledConn, reused bool, err error) {
+func (p *connPool) acquire(e endpoint) (c *pooledConn, reused bool, err error) {
+	var known loadedCredential
 	p.mu.Lock()
 	closed := p.closed
-	if idle := p.idle[e]; len(idle) > 0 {
-		c, reused = idle[len(idle)-1], true
-		p.idle[e] = idle[:len(idle)-1]
+	if last := len(p.idle[e]) - 1; last >= 0 {
+		c, reused, p.idle[e] = p.idle[e][last], true, p.idle[e][:last]
+		known = c.credential
 	}
 	p.mu.Unlock()
 	if closed {
 		return nil, false, errors.New("the prober is closed")
 	}
-	if reused && bytes.Equal(c.files, credential.files) && credential.warning == "" &&
+	credential, err := loadCredential(p.hostRoot, e, known)
+	if reused && err == nil && credential.config == known.config && credential.warning() == "" &&
 		time.Since(c.dialed) < maxConnAge && c.conn.GetState() == connectivity.Ready {
 		return c, true, nil
 	}
 	if reused {
 		closeConn(c)
 	}
-	c, err = dial(e, credential, p.timeout)
+	if err != nil {
+		p.countOutcome(outcomeUnreadable)
+		return nil, false, &probeError{message: printable.Line(err.Error()), outcome: outcomeUnreadable}
+	}
+	if c, err = dial(e, credential, p.timeout); err != nil {
+		p.countOutcome(outcomeFailed)
+	}
 	return c, false, err
 }
 
@@ -223,7 +223,7 @@ func dial(e endpoint, credential loadedCredential, timeout time.Duration) (*pool
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", e.url, err)
 	}
-	return &pooledConn{endpoint: e, conn: conn, files: credential.files, dialed: time.Now()}, nil
+	return &pooledConn{endpoint: e, conn: conn, credential: credential, dialed: time.Now()}, nil
 }
 
 func closeConn(c *pooledConn) { _ = c.conn.Close() } // fails only if it is already closed

@@ -1,6 +1,7 @@
 package etcdprobe
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -27,15 +28,14 @@ type loadedCredential struct {
 	config *tls.Config
 	// files is the content of the files.
 	files []byte
-	// warning describes why the client certificate is not valid now, empty if it is valid.
-	warning string
-	// notAfter is the expiry of the client certificate, zero if there is none.
-	notAfter time.Time
+	// leaf is the client certificate, nil if there is none.
+	leaf *x509.Certificate
 }
 
 // loadCredential reads the files of an endpoint's credential. root is the host's. It is called for
-// every request, so a renewed client certificate or CA takes effect with the next probe.
-func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
+// every request, so a renewed client certificate or CA takes effect with the next probe. It parses
+// the files only if they differ from the known credential's: that takes most of a request's time.
+func loadCredential(root hostfs.Root, e endpoint, known loadedCredential) (loadedCredential, error) {
 	if !e.usesTLS() {
 		return loadedCredential{}, nil
 	}
@@ -49,9 +49,12 @@ func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
 	if err := cmp.Or(caErr, certErr, keyErr); err != nil {
 		return loadedCredential{}, err
 	}
+	files := slices.Concat(ca, []byte{0}, cert, key)
+	if bytes.Equal(files, known.files) {
+		return known, nil
+	}
 	loaded := loadedCredential{
-		config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: hostname(e.url)},
-		files:  slices.Concat(ca, []byte{0}, cert, key),
+		config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: hostname(e.url)}, files: files,
 	}
 	if c.CA != "" {
 		loaded.config.RootCAs = x509.NewCertPool()
@@ -70,10 +73,7 @@ func loadCredential(root hostfs.Root, e endpoint) (loadedCredential, error) {
 	// accepted CAs lacks the issuer. GetClientCertificate always sends it, so the server
 	// responds with the reason for its rejection.
 	loaded.config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	if pair.Leaf != nil { // GODEBUG=x509keypairleaf=0 leaves it out.
-		loaded.warning = validityProblem(pair.Leaf, time.Now())
-		loaded.notAfter = pair.Leaf.NotAfter
-	}
+	loaded.leaf = pair.Leaf // GODEBUG=x509keypairleaf=0 leaves it out.
 	return loaded, nil
 }
 
@@ -126,13 +126,14 @@ func isConnectionLost(err error) bool {
 		strings.Contains(message, "EOF")
 }
 
-// validityProblem describes why a certificate is not valid at a time, empty if it is valid.
-func validityProblem(leaf *x509.Certificate, now time.Time) string {
-	switch {
-	case now.After(leaf.NotAfter):
-		return "the client certificate expired on " + leaf.NotAfter.UTC().Format(time.RFC3339)
-	case now.Before(leaf.NotBefore):
-		return "the client certificate is not valid before " + leaf.NotBefore.UTC().Format(time.RFC3339)
+// warning describes why the client certificate is not valid now, empty if it is valid.
+func (c loadedCredential) warning() string {
+	switch now := time.Now(); {
+	case c.leaf == nil:
+	case now.After(c.leaf.NotAfter):
+		return "the client certificate expired on " + c.leaf.NotAfter.UTC().Format(time.RFC3339)
+	case now.Before(c.leaf.NotBefore):
+		return "the client certificate is not valid before " + c.leaf.NotBefore.UTC().Format(time.RFC3339)
 	}
 	return ""
 }

@@ -130,6 +130,11 @@ func TestRenewedCertificate(t *testing.T) {
 	require.NoError(t, etcd.CA().Write(d.ca))
 	server.Credentials = []evidence.Credential{d.issue("renewed", etcd.CA(), pki.CertOptions{CommonName: "first"})}
 	require.Empty(t, problem())
+	e := endpoint{m.ClientURL, server.Credentials[0]}
+	require.Len(t, p.conns.idle[e], 1)
+	dialed := p.conns.idle[e][0].dialed
+	require.Empty(t, problem())
+	require.Equal(t, dialed, p.conns.idle[e][0].dialed, "with unchanged files the connection is reused")
 
 	// A connection from before must not be reused with the old certificate.
 	d.issue("renewed", otherCA, pki.CertOptions{CommonName: "second"})

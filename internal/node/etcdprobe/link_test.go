@@ -24,18 +24,18 @@ func TestLinkOfTheHost(t *testing.T) {
 			ca := newCA(t, "ca")
 			require.NoError(t, os.WriteFile(issued.ca, ca.PEM(), 0o600))
 			e := endpoint{url: "https://10.0.0.1:2379", credential: issued.issue("client", ca, pki.CertOptions{CommonName: "c"})}
-			_, err := loadCredential(root, e)
+			_, err := loadCredential(root, e, loadedCredential{})
 			require.NoError(t, err)
 
 			own := t.TempDir()
 			require.NoError(t, os.Rename(dir, filepath.Join(own, "certs")))
 			require.NoError(t, os.Symlink(filepath.Join(own, "certs"), dir))
-			_, err = loadCredential(root, e)
+			_, err = loadCredential(root, e, loadedCredential{})
 			require.ErrorIs(t, err, os.ErrNotExist)
 			// The link leads to a file below the same root.
 			require.NoError(t, os.MkdirAll(filepath.Join(string(root), below, own), 0o700))
 			require.NoError(t, os.Rename(filepath.Join(own, "certs"), filepath.Join(string(root), below, own, "certs")))
-			_, err = loadCredential(root, e)
+			_, err = loadCredential(root, e, loadedCredential{})
 			require.NoError(t, err)
 		})
 	}

@@ -251,7 +251,7 @@ func FuzzLocalURLs(f *testing.F) {
 			Config: evidence.Config{ListenClientURLs: []string{listen}, AdvertiseClientURLs: []string{advertise}},
 		}
 		for _, e := range pairEndpoints(localURLs(server), []evidence.Credential{{Origin: "none"}}) {
-			credential, err := loadCredential("/", e)
+			credential, err := loadCredential("/", e, loadedCredential{})
 			if err != nil {
 				continue
 			}

@@ -47,8 +47,8 @@ func (p *Prober) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// earliestExpiry returns the earliest expiry of the client certificates in use, zero if there
-// are none. It reads the files again, so that a renewed certificate counts immediately.
+// earliestExpiry returns the earliest expiry of the client certificates in use that can be read,
+// or zero. It reads the files again, so that a renewed certificate counts immediately.
 func (p *Prober) earliestExpiry() time.Time {
 	p.mu.Lock()
 	servers := maps.Clone(p.cache)
@@ -56,9 +56,9 @@ func (p *Prober) earliestExpiry() time.Time {
 	maps.DeleteFunc(servers, isIdle)
 	var earliest time.Time
 	for _, server := range servers {
-		credential, _ := loadCredential(p.hostRoot, server.endpoint) // has no expiry if it cannot be read
-		if expiry := credential.notAfter; !expiry.IsZero() && (earliest.IsZero() || expiry.Before(earliest)) {
-			earliest = expiry
+		credential, _ := loadCredential(p.hostRoot, server.endpoint, loadedCredential{})
+		if leaf := credential.leaf; leaf != nil && (earliest.IsZero() || leaf.NotAfter.Before(earliest)) {
+			earliest = leaf.NotAfter
 		}
 	}
 	return earliest

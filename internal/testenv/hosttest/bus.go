@@ -2,9 +2,11 @@ package hosttest
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,64 +22,46 @@ import (
 // its own. The bus speaks the protocol and passes file descriptors. The service returns what
 // the test defines.
 type Bus struct {
-	// Both listeners are sockets, because the library passes descriptors on sockets alone.
-	// outer accepts clients. inner accepts one connection of the library for each of them.
-	outer, inner net.Listener
-	export       func(peer *godbus.Conn)
-	serving      errgroup.Group
+	listener net.Listener
+	service  service
+	serving  errgroup.Group
 
 	mu      sync.Mutex // guards what follows
-	peers   []*godbus.Conn
-	clients []net.Conn
-	// passed are files that are closed once they are sent, or when the bus has ended.
-	passed []*os.File
-	ended  bool
+	clients []*net.UnixConn
 	// rules are the subscriptions of all clients.
 	rules []string
 }
 
-// startBus listens on the host's bus socket. export adds the objects of the service.
-func startBus(t testing.TB, root string, export func(peer *godbus.Conn)) *Bus {
+// A service answers the call of a method of one of its objects. Descriptors in its answer are
+// closed once they are sent.
+type service func(path, method string, args []any) ([]any, *godbus.Error)
+
+// startBus listens on the host's bus socket.
+func startBus(t testing.TB, root string, service service) *Bus {
 	t.Helper()
-	b := &Bus{outer: listenBus(t, root), export: export}
-	var err error
-	b.inner, err = net.Listen("unix", filepath.Join(t.TempDir(), "bus"))
+	Add(t, root, Files{"/run/dbus/keep": ""})
+	listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
 	require.NoError(t, err)
+	b := &Bus{listener: listener, service: service}
 	b.serving.Go(func() error {
 		for {
-			client, err := b.outer.Accept()
+			client, err := listener.Accept()
 			if err != nil {
 				return nil
 			}
-			peer, far, err := b.connectPeer()
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			b.serving.Go(func() error { b.serve(client.(*net.UnixConn), peer, far.(*net.UnixConn)); return nil })
+			b.serving.Go(func() error { b.serve(client.(*net.UnixConn)); return nil })
 		}
 	})
 	t.Cleanup(func() {
 		b.Stop()
 		require.NoError(t, b.serving.Wait())
-		_ = b.inner.Close()
-		b.closePassed(true)
 	})
 	return b
 }
 
-// listenBus listens on the host's bus socket. The caller serves and closes the listener.
-func listenBus(t testing.TB, root string) net.Listener {
-	t.Helper()
-	Add(t, root, Files{"/run/dbus/keep": ""})
-	listener, err := net.Listen("unix", filepath.Join(root, "run/dbus/system_bus_socket"))
-	require.NoError(t, err)
-	return listener
-}
-
 // Stop ends the bus and all connections to it.
 func (b *Bus) Stop() {
-	_ = b.outer.Close()
+	_ = b.listener.Close()
 	b.Disconnect()
 }
 
@@ -88,117 +72,84 @@ func (b *Bus) Disconnect() {
 	for _, client := range b.clients {
 		_ = client.Close()
 	}
-	b.clients, b.peers = nil, nil
+	b.clients = nil
 }
 
 // emit sends a signal to all clients.
-func (b *Bus) emit(path, name string, values ...any) {
+func (b *Bus) emit(path, iface, name string, values ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, peer := range b.peers {
-		_ = peer.Emit(godbus.ObjectPath(path), name, values...)
+	for _, client := range b.clients {
+		send(client, godbus.TypeSignal, values, map[godbus.HeaderField]any{
+			godbus.FieldPath: godbus.ObjectPath(path), godbus.FieldInterface: iface, godbus.FieldMember: name,
+		})
 	}
 }
 
-// pass returns the descriptor of a file for an answer. The file is closed once it is sent.
-func (b *Bus) pass(f *os.File) godbus.UnixFD {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		defer func() { _ = f.Close() }()
-	} else {
-		b.passed = append(b.passed, f)
-	}
-	return godbus.UnixFD(f.Fd())
-}
-
-func (b *Bus) closePassed(ended bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.ended = ended
-	for _, f := range b.passed {
-		_ = f.Close()
-	}
-	b.passed = nil
-}
-
-// connectPeer opens a connection of the library and accepts its far end.
-func (b *Bus) connectPeer() (*godbus.Conn, net.Conn, error) {
-	peer, err := godbus.Dial("unix:path=" + b.inner.Addr().String())
-	if err != nil {
-		return nil, nil, err
-	}
-	exportObject(peer, "/org/freedesktop/DBus", "org.freedesktop.DBus", map[string]any{
-		"Hello": func() (string, *godbus.Error) { return ":1.1", nil },
-		"AddMatch": func(rule string) *godbus.Error {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.rules = append(b.rules, rule)
-			return nil
-		},
-	})
-	b.export(peer)
-	far, err := b.inner.Accept()
-	return peer, far, err
-}
-
-// serve connects a client to a connection of the library. Both act as clients of a bus.
-func (b *Bus) serve(client *net.UnixConn, peer *godbus.Conn, far *net.UnixConn) {
-	var relay errgroup.Group
-	defer func() {
-		_, _, _ = client.Close(), peer.Close(), far.Close()
-		_ = relay.Wait()
-	}()
-	relay.Go(func() error { return peer.Auth([]godbus.Auth{godbus.AuthExternal("0")}) })
-	fromPeer, err := authenticate(far)
-	if err != nil || relay.Wait() != nil {
-		return
-	}
-	fromClient, err := authenticate(client)
+// serve answers the calls of a client.
+func (b *Bus) serve(client *net.UnixConn) {
+	defer func() { _ = client.Close() }()
+	in, err := authenticate(client)
 	if err != nil {
 		return
 	}
 	b.mu.Lock()
-	b.peers, b.clients = append(b.peers, peer), append(b.clients, client)
+	b.clients = append(b.clients, client)
 	b.mu.Unlock()
-	relay.Go(func() error {
-		_, _ = io.Copy(far, fromClient)
-		return far.Close()
-	})
-	b.relay(fromPeer, far, client)
-}
-
-// relay copies messages and their descriptors to a client.
-func (b *Bus) relay(buffered *bufio.Reader, from, to *net.UnixConn) {
-	if _, err := io.CopyN(to, buffered, int64(buffered.Buffered())); err != nil {
-		return
-	}
-	data, control := make([]byte, 64<<10), make([]byte, 1<<10)
 	for {
-		n, c, _, _, err := from.ReadMsgUnix(data, control)
-		if err != nil || n == 0 {
-			return
-		}
-		_, _, err = to.WriteMsgUnix(data[:n], control[:c], nil)
-		if c > 0 {
-			b.closePassed(false)
-			closeRights(control[:c])
-		}
+		call, err := godbus.DecodeMessage(in)
 		if err != nil {
 			return
 		}
+		header := func(field godbus.HeaderField) string { return fmt.Sprint(call.Headers[field].Value()) }
+		path, method := header(godbus.FieldPath), header(godbus.FieldInterface)+"."+header(godbus.FieldMember)
+		answer, failure := b.call(path, method, call.Body)
+		if failure != nil {
+			send(client, godbus.TypeError, failure.Body, map[godbus.HeaderField]any{
+				godbus.FieldReplySerial: call.Serial(), godbus.FieldErrorName: failure.Name,
+			})
+			continue
+		}
+		send(client, godbus.TypeMethodReply, answer, map[godbus.HeaderField]any{godbus.FieldReplySerial: call.Serial()})
 	}
 }
 
-// closeRights closes this process's copies of the descriptors in a message.
-func closeRights(control []byte) {
-	messages, _ := unix.ParseSocketControlMessage(control)
-	for i := range messages {
-		fds, _ := unix.ParseUnixRights(&messages[i])
-		for _, fd := range fds {
-			_ = unix.Close(fd)
+// call returns the answer of the bus itself or of the service.
+func (b *Bus) call(path, method string, args []any) ([]any, *godbus.Error) {
+	switch method {
+	case "org.freedesktop.DBus.Hello":
+		return []any{":1.1"}, nil
+	case "org.freedesktop.DBus.AddMatch":
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.rules = append(b.rules, args[0].(string))
+		return nil, nil
+	}
+	return b.service(path, method, args)
+}
+
+// send sends a message with its descriptors, and closes them. The client may have gone.
+func send(client *net.UnixConn, kind godbus.Type, body []any, headers map[godbus.HeaderField]any) {
+	message := godbus.Message{Type: kind, Body: body, Headers: map[godbus.HeaderField]godbus.Variant{}}
+	if len(body) > 0 {
+		message.Headers[godbus.FieldSignature] = godbus.MakeVariant(godbus.SignatureOf(body...))
+	}
+	for field, value := range headers {
+		message.Headers[field] = godbus.MakeVariant(value)
+	}
+	var rights []byte
+	for _, value := range body {
+		if fd, ok := value.(godbus.UnixFD); ok {
+			defer func() { _ = unix.Close(int(fd)) }()
+			message.Headers[godbus.FieldUnixFDs] = godbus.MakeVariant(uint32(1))
+			rights = unix.UnixRights(int(fd))
 		}
 	}
+	var text bytes.Buffer
+	if err := message.EncodeTo(&text, binary.LittleEndian); err != nil {
+		panic(err)
+	}
+	_, _, _ = client.WriteMsgUnix(text.Bytes(), rights, nil)
 }
 
 // authenticate is the bus's side of the authentication (D-Bus specification, authentication
@@ -227,11 +178,5 @@ func authenticate(conn io.ReadWriter) (*bufio.Reader, error) {
 		if _, err := io.WriteString(conn, answer); err != nil {
 			return nil, err
 		}
-	}
-}
-
-func exportObject(peer *godbus.Conn, path, iface string, methods map[string]any) {
-	if err := peer.ExportMethodTable(methods, godbus.ObjectPath(path), iface); err != nil {
-		panic(err)
 	}
 }

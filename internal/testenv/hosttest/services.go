@@ -1,10 +1,10 @@
 package hosttest
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +13,7 @@ import (
 	godbus "github.com/godbus/dbus/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -34,7 +35,7 @@ func StartSystemd(t testing.TB, root string, units map[string]map[string]any) *S
 	t.Helper()
 	Add(t, root, Files{"/run/systemd/system/keep": ""})
 	s := &Systemd{units: units}
-	s.Bus = startBus(t, root, s.export)
+	s.Bus = startBus(t, root, s.answer)
 	return s
 }
 
@@ -47,27 +48,26 @@ func (s *Systemd) HasSubscription(unit string) bool {
 
 // EmitChange sends a signal that a unit has changed.
 func (s *Systemd) EmitChange(unit string) {
-	s.emit(unitPath(unit), properties+".PropertiesChanged", "org.freedesktop.systemd1.Unit",
+	s.emit(unitPath(unit), properties, "PropertiesChanged", "org.freedesktop.systemd1.Unit",
 		map[string]godbus.Variant{}, []string{})
 }
 
 func unitPath(unit string) string { return systemdPath + "/unit/" + dbus.PathBusEscape(unit) }
 
-func (s *Systemd) export(peer *godbus.Conn) {
-	exportObject(peer, systemdPath, "org.freedesktop.systemd1.Manager", map[string]any{
-		"Subscribe": func() *godbus.Error { return nil },
-	})
-	for name, values := range s.units {
-		exportObject(peer, unitPath(name), properties, map[string]any{
-			"GetAll": func(string) (map[string]godbus.Variant, *godbus.Error) {
-				all := map[string]godbus.Variant{}
-				for key, value := range values {
-					all[key] = godbus.MakeVariant(value)
-				}
-				return all, nil
-			},
-		})
+func (s *Systemd) answer(path, method string, _ []any) ([]any, *godbus.Error) {
+	if method == "org.freedesktop.systemd1.Manager.Subscribe" {
+		return nil, nil
 	}
+	for name, values := range s.units {
+		if path == unitPath(name) && method == properties+".GetAll" {
+			all := map[string]godbus.Variant{}
+			for key, value := range values {
+				all[key] = godbus.MakeVariant(value)
+			}
+			return []any{all}, nil
+		}
+	}
+	return nil, &godbus.ErrMsgUnknownMethod
 }
 
 // A Logind is a system bus with logind on it.
@@ -91,7 +91,7 @@ func StartLogind(t testing.TB, root string, goingDown bool) *Logind {
 		require.Eventually(t, released, 20*time.Second, 10*time.Millisecond, "every inhibitor is closed")
 		require.NoError(t, l.delaying.Wait())
 	})
-	l.Bus = startBus(t, root, l.export)
+	l.Bus = startBus(t, root, l.answer)
 	return l
 }
 
@@ -101,39 +101,37 @@ func (l *Logind) SetGoingDown(goingDown bool) { l.goingDown.Store(goingDown) }
 // EmitGoingDown changes the state of the host and sends the signal.
 func (l *Logind) EmitGoingDown(goingDown bool) {
 	l.goingDown.Store(goingDown)
-	l.emit(logindPath, logindIface+".PrepareForShutdown", goingDown)
+	l.emit(logindPath, logindIface, "PrepareForShutdown", goingDown)
 }
 
-func (l *Logind) export(peer *godbus.Conn) {
-	exportObject(peer, logindPath, logindIface, map[string]any{"Inhibit": l.inhibit})
-	exportObject(peer, logindPath, properties, map[string]any{
-		"Get": func(_, property string) (godbus.Variant, *godbus.Error) {
-			if property != "PreparingForShutdown" {
-				return godbus.Variant{}, godbus.MakeFailedError(io.EOF)
-			}
-			return godbus.MakeVariant(l.goingDown.Load()), nil
-		},
-	})
+func (l *Logind) answer(_, method string, args []any) ([]any, *godbus.Error) {
+	switch {
+	case method == logindIface+".Inhibit":
+		return l.inhibit(args[0], args[1], args[3])
+	case method == properties+".Get" && args[1] == "PreparingForShutdown":
+		return []any{godbus.MakeVariant(l.goingDown.Load())}, nil
+	}
+	return nil, &godbus.ErrMsgUnknownMethod
 }
 
 // inhibit returns one end of a pipe, as logind does. The delay ends when all copies of it are
 // closed.
-func (l *Logind) inhibit(what, who, _, mode string) (godbus.UnixFD, *godbus.Error) {
+func (l *Logind) inhibit(what, who, mode any) ([]any, *godbus.Error) {
 	if l.goingDown.Load() { // logind-dbus.c, method_inhibit
-		return 0, godbus.NewError("org.freedesktop.login1.OperationInProgress", nil)
+		return nil, godbus.NewError("org.freedesktop.login1.OperationInProgress", nil)
 	}
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return 0, godbus.MakeFailedError(err)
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, godbus.MakeFailedError(err)
 	}
 	l.delays.Add(1)
 	l.delaying.Go(func() error {
 		defer l.delays.Add(-1)
+		reader := os.NewFile(uintptr(ends[0]), "inhibitor")
 		_, _ = io.ReadAll(reader)
-		l.Released <- who
+		l.Released <- fmt.Sprint(who)
 		return reader.Close()
 	})
-	fd := l.pass(writer)
-	l.Inhibited <- strings.Join([]string{what, who, mode}, " ")
-	return fd, nil
+	l.Inhibited <- fmt.Sprintf("%s %s %s", what, who, mode)
+	return []any{godbus.UnixFD(ends[1])}, nil
 }
