@@ -46,7 +46,7 @@ const maxSharedRead = 5 * time.Second
 // reads. The read does not end with that caller, but has its deadline. If that passes, those who
 // share the read begin another one.
 func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, error)) (T, error) {
-	for {
+	for ctx.Err() == nil {
 		result, isOwn := s.next.Load(), false
 		select {
 		case s.turn <- struct{}{}:
@@ -56,22 +56,23 @@ func (s *sharedRead[T]) do(ctx context.Context, read func(context.Context) (T, e
 			loop.Woke(ctx, s.name)
 		case <-ctx.Done():
 			loop.Woke(ctx, s.name)
-			var none T
-			return none, context.Cause(ctx)
 		}
-		if isOwn || ctx.Err() != nil || !errors.Is(result.err, context.DeadlineExceeded) {
+		if isOwn || ctx.Err() == nil && !errors.Is(result.err, context.DeadlineExceeded) {
 			return result.value, result.err
 		}
 	}
+	var none T
+	return none, context.Cause(ctx)
 }
 
-// take reads, and ends the turn. It reports false if another caller has read this result before.
+// take reads, and ends the turn. It reports false if ctx has ended, which may be known only after
+// the turn was given, or if another caller has read this result before.
 func (s *sharedRead[T]) take(
 	ctx context.Context, result *readResult[T], read func(context.Context) (T, error),
 ) (isOwn bool) {
 	defer func() { <-s.turn }()
 	// From here on, callers wait for the next read.
-	if !s.next.CompareAndSwap(result, newReadResult[T]()) {
+	if ctx.Err() != nil || !s.next.CompareAndSwap(result, newReadResult[T]()) {
 		return false
 	}
 	defer close(result.done)

@@ -62,7 +62,7 @@ func (f *reportFormat) write(w io.Writer, value any, text string) (err error) {
 			encoded, err = yaml.JSONToYAML([]byte(printable.Text(string(encoded))))
 		}
 		if err == nil {
-			_, err = fmt.Fprintf(w, "---\n%s", encoded) // status --watch prints several documents.
+			_, err = w.Write(encoded)
 		}
 	case asTable:
 		_, err = io.WriteString(w, text)

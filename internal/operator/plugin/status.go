@@ -139,13 +139,16 @@ func (s *session) redraw(ctx context.Context, watched client.Reader, changed loo
 			return err
 		}
 		if now := text.String(); now != drawn {
-			drawn = now
-			if s.format == asTable && isTerminal(s.terminal) {
+			switch {
+			case s.format == asTable && isTerminal(s.terminal):
 				fmt.Fprint(s.terminal, clearScreen)
+			case s.format == asYAML && drawn != "":
+				fmt.Fprintln(s.Out, "---")
 			}
 			if _, err := io.WriteString(s.Out, now); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
+			drawn = now
 		}
 		if err := errors.Join(loop.Wait(ctx, redrawPause, nil), loop.Wait(ctx, redrawInterval, changed)); err != nil {
 			return err

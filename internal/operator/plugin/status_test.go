@@ -60,7 +60,8 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	code := make(chan int)
 	go func() {
 		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: io.Discard}
-		code <- Execute(ctx, streams, "v0.1.0", []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch"})
+		args := []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch", "-o", "yaml"}
+		code <- Execute(ctx, streams, "v0.1.0", args)
 	}()
 	lines, all := bufio.NewScanner(out), ""
 	wait := func(text string) {
@@ -74,6 +75,7 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	require.NotContains(t, all, "NotConfirmed")
 	c.setHealth(2, false)
 	wait("NotConfirmed")
+	require.Contains(t, all, "\n---\n", "each status is a document")
 	c.WriteNonce("another")
 	wait("CannotSee")
 	cancel()

@@ -261,14 +261,17 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 		}
 		begun := time.Now()
 		reported := begun
-		var failed error // A failed read says nothing about the object.
+		var failed error // After a failed read, nothing is known of the object.
 		err := wait.PollUntilContextTimeout(ctx, pollInterval, u.Timeout, true, func(context.Context) (bool, error) {
 			// With the deadline of the wait, the last read would fail and hide that the time is up.
 			reading, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			failed = u.Client.Get(reading, client.ObjectKeyFromObject(object), object.DeepCopy())
-			if apierrors.IsNotFound(failed) {
+			switch {
+			case apierrors.IsNotFound(failed):
 				return true, nil
+			case apierrors.IsForbidden(failed):
+				return false, failed // Another read cannot help.
 			}
 			if time.Since(reported) >= progressInterval {
 				reported = time.Now()

@@ -19,11 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// TestWaitGone: a read that fails says nothing about the object, so the wait goes on.
+// TestWaitGone: after a read that fails, nothing is known of the object, so the wait goes on.
 func TestWaitGone(t *testing.T) {
 	exists := error(nil)
 	gone := apierrors.NewNotFound(corev1.Resource("namespaces"), "holdfast-system")
 	failed := apierrors.NewInternalError(errors.New("etcd is down"))
+	denied := apierrors.NewForbidden(corev1.Resource("namespaces"), "holdfast-system", errors.New("no right"))
 	hangs, interrupted := errors.New("no answer"), errors.New("Ctrl-C")
 	for name, c := range map[string]struct {
 		reads []error // The last one repeats.
@@ -34,6 +35,7 @@ func TestWaitGone(t *testing.T) {
 		"one hung":     {[]error{hangs, gone}, ""},
 		"never gone":   {[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again"},
 		"never known":  {[]error{failed}, "waiting until namespace/holdfast-system is gone: Internal error occurred"},
+		"denied":       {[]error{denied, gone}, "forbidden"},
 		"never answer": {[]error{hangs}, "waiting until namespace/holdfast-system is gone: context deadline exceeded"},
 		"interrupted":  {[]error{interrupted}, "waiting until namespace/holdfast-system is gone: context canceled"},
 	} {

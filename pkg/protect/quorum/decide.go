@@ -24,7 +24,7 @@ import (
 //
 // Before the arithmetic, it refuses an open node and an answer without a list. Without a member on
 // the node, it refuses a possible rejoin, and otherwise allows. A drain of the only member is
-// allowed. Whatever would be allowed, it refuses if the node announces a member of another Node.
+// allowed. It allows nothing if the node announces a member that is bound to another Node.
 func Decide(v View, r Request) Verdict {
 	if verdict, isRefused := RefuseOpenNode(v.Nodes[r.Node], r); isRefused {
 		verdict.Cluster = observation.ClusterIDOf(v.Cluster)
