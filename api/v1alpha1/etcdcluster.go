@@ -115,7 +115,8 @@ type EtcdClusterSpec struct {
 	// +optional
 	Observers Observers `json:"observers,omitempty"`
 
-	// Grants are deletions that were allowed and are not resolved. Their members count as lost.
+	// Grants are deletions, drains and removals that were allowed and are not resolved. Their members
+	// count as lost.
 	//
 	// +optional
 	// +listType=map

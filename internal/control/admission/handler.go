@@ -48,8 +48,8 @@ const (
 	// MachinePath is for Machines, Clusters and control planes of Cluster API and NodeClaims of
 	// Karpenter: failurePolicy Ignore, 10 s.
 	MachinePath = "/validate-machine"
-	// RemovalPath is for updates that mark the member of a Node for the removal: failurePolicy Fail,
-	// 10 s.
+	// RemovalPath is for updates that mark the member of a Node for the removal, and for EtcdMembers
+	// of k0s: failurePolicy Fail, 10 s.
 	RemovalPath = "/validate-removal"
 )
 

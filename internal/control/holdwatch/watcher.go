@@ -90,7 +90,7 @@ func New(o Options) (world.Controller, error) {
 	if err != nil {
 		return world.Controller{}, err
 	}
-	// 10 s if an agent has two minutes. Nothing wakes it earlier.
+	// 10 s if an agent has two minutes.
 	interval := max(o.Timeouts.Agent/12, 100*time.Millisecond)
 	return world.Controller{
 		Name: "holds", Round: w.checkNodes, Wake: loop.NewSignal(), Tick: interval, Pause: interval, InEveryReplica: true,

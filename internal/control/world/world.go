@@ -51,7 +51,7 @@ type Controller struct {
 	// Round does what is due. It must not rest on what earlier rounds have read: a later round repeats
 	// what fails in this one.
 	Round func(context.Context, World) error
-	// Wake begins the next round. Every change of the World does that too.
+	// Wake begins the next round. Every change of the World does that too, but for heartbeats.
 	Wake loop.Signal
 	// Tick is the time between two rounds if nothing wakes the controller, and Pause the shortest time
 	// between two rounds.

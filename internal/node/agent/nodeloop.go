@@ -271,7 +271,7 @@ func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, scan evidence.Scan, n
 // writeDecision writes the decision. A policy or a webhook of the cluster can refuse a part of
 // it, with any status. Such a refusal must neither keep a node held nor leave a member
 // unprotected, so the parts of a refused decision are written separately. Each call writes at most
-// one part. The error of the refused whole is returned, so the next pass writes the next part. A
+// one part. The error of the refused whole is returned, so the next step writes the next part. A
 // conflict is returned alone: the loop then decides again.
 func (l *nodeLoop) writeDecision(ctx context.Context, node *corev1.Node, d nodeDecision) (*corev1.Node, error) {
 	after, err := l.writer.Apply(ctx, node, d.all)
