@@ -25,8 +25,8 @@ import (
 )
 
 // A review is a call of the API server about the deletion of one Node or of the object of its
-// machine, about an update that marks its member for the removal (or of the EtcdMember of k0s), or
-// about the eviction of one pod.
+// machine, about an update that marks its member for the removal, or about the eviction of one pod.
+// k0s marks the member in its EtcdMember.
 type review struct {
 	// node is the Node as the API server was about to delete it. For an eviction it is empty until
 	// the pod and its Node have been read.
