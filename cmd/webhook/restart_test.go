@@ -39,9 +39,9 @@ func TestUnderLoad(t *testing.T) {
 }
 
 // testRestarts restarts both replicas, and then kills one, while clients delete nodes with etcd.
-// Each deletion must get the answer that a running webhook gives. A kill may cut off the reviews that
-// are under way in that moment. A restart may cut off one that is sent on an idle connection in the
-// moment in which the server closes it (closeConnections).
+// Each deletion must get the answer that a running webhook gives. A kill may cut off the reviews
+// that are under way in that moment. A restart may cut off one that is sent on an idle connection
+// in the moment in which the server closes it (closeConnections).
 func testRestarts(t *testing.T, f *fixture) {
 	f.addSilentMember(t, "etcd-1")
 	load := f.startLoad(t)

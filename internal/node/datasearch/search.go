@@ -96,10 +96,9 @@ func (s *Search) Latest() (result Result, isPending bool) {
 // Wake makes Run search again, but not within ten minutes of the last search.
 func (s *Search) Wake() { s.wake.Notify() }
 
-// Run searches until ctx ends: at once, at the interval, and after Wake. It searches a local file
-// system that was mounted since, and no other: container engines mount one for each container. It
-// calls notify after each search. It keeps its thread, which has the lowest priority for the CPU
-// and for I/O.
+// Run searches until ctx ends: at once, at the interval, and after Wake. After a mount it searches
+// only the new file system, because container engines mount one for each container. It calls notify
+// after each search. It keeps its thread, which has the lowest priority for the CPU and for I/O.
 func (s *Search) Run(ctx context.Context, notify func()) error {
 	if s.limits.Interval == 0 {
 		<-ctx.Done()
