@@ -14,6 +14,7 @@ import (
 // TestAlerts checks that each alert has a severity, texts and a page, and that each page is about
 // an alert.
 func TestAlerts(t *testing.T) {
+	t.Chdir(root)
 	var object struct {
 		Spec struct {
 			Groups []struct {
@@ -52,6 +53,7 @@ func TestAlerts(t *testing.T) {
 // TestLogCommands checks that each `kubectl logs` with a selector prints all lines: without --tail
 // it prints the last ten of each pod.
 func TestLogCommands(t *testing.T) {
+	t.Chdir(root)
 	logs := regexp.MustCompile(`kubectl [^\n|]*\blogs -l [^\n|]*`)
 	found := 0
 	for path, text := range pages(t) {

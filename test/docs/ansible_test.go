@@ -15,6 +15,7 @@ import (
 // TestAnsibleFiles checks that each file parses, that each task has a name and one module of
 // Ansible's own, and that the files write the marker and the unit that the agent reads.
 func TestAnsibleFiles(t *testing.T) {
+	t.Chdir(root)
 	usage := usageOf(t, "cmd/agent/flags.go")
 	files, err := filepath.Glob("docs/ansible/*.yml")
 	require.NoError(t, err)

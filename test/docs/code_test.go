@@ -21,6 +21,7 @@ const commentColumn = 100
 // TestCommentsEndAtColumn100 checks the width of comments: long lines are hard to read in a
 // diff. Directives may be longer, because they cannot be wrapped.
 func TestCommentsEndAtColumn100(t *testing.T) {
+	t.Chdir(root)
 	var long []string
 	eachFile(t, func(files *token.FileSet, _ string, file *ast.File) {
 		for _, group := range file.Comments {
@@ -49,6 +50,7 @@ func TestCommentsEndAtColumn100(t *testing.T) {
 
 // TestExamples checks that each package of pkg/ that is not for tests has a runnable example.
 func TestExamples(t *testing.T) {
+	t.Chdir(root)
 	hasExample := map[string]bool{}
 	eachFile(t, func(_ *token.FileSet, name string, file *ast.File) {
 		dir := path.Dir(name)
@@ -69,6 +71,7 @@ func TestExamples(t *testing.T) {
 // TestDecisionsStartNoGoroutine checks that pkg/ starts no goroutine: `make test` runs its tests
 // without the race detector.
 func TestDecisionsStartNoGoroutine(t *testing.T) {
+	t.Chdir(root)
 	eachFile(t, func(files *token.FileSet, name string, file *ast.File) {
 		if !strings.HasPrefix(name, "pkg/") || strings.HasSuffix(name, "_test.go") {
 			return

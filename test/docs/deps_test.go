@@ -20,6 +20,7 @@ const module = "github.com/holdfast-dev/holdfast/"
 // controller-runtime. These contain all types of Kubernetes, and the agent runs on every node
 // (docs/decisions.md, 20).
 func TestAgentImports(t *testing.T) {
+	t.Chdir(root)
 	imports := map[string][]string{}
 	for file, all := range sources(t) {
 		if !strings.HasSuffix(file, "_test.go") {
@@ -82,6 +83,7 @@ func sources(t *testing.T) map[string][]string {
 
 // TestDependencies checks that docs/decisions.md explains each direct dependency.
 func TestDependencies(t *testing.T) {
+	t.Chdir(root)
 	mod, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	decisions, err := os.ReadFile("docs/decisions.md")

@@ -18,13 +18,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestMain runs the tests in the root directory. It adds the flag with which TestSamples writes the
-// samples in the pages instead of comparing them.
+// root is where each test changes to. `go test` takes results from its cache unless it sees which
+// files a test opens, and it sees no change of the directory before the first test.
+const root = "../.."
+
+// TestMain adds the flag with which TestSamples writes the samples in the pages instead of
+// comparing them.
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write the samples in the pages")
-	if err := os.Chdir("../.."); err != nil {
-		panic(err)
-	}
 	os.Exit(m.Run())
 }
 
@@ -77,6 +78,7 @@ func goCode(t *testing.T, dirs ...string) string {
 // TestOverlaysAndFlags checks that the overlays and the flags in the pages
 // exist, and that the pages about autoscalers are short.
 func TestOverlaysAndFlags(t *testing.T) {
+	t.Chdir(root)
 	usage := usageOf(t, "cmd/agent/flags.go")
 	overlay := regexp.MustCompile(`manifests/(?:overlays/[\w-]+|base\S*?\.yaml)`)
 	holdFlag := regexp.MustCompile(`--(?:hold|gates|network-plugin|flannel|trust-durable|cni)[\w-]*`)
@@ -96,6 +98,7 @@ func TestOverlaysAndFlags(t *testing.T) {
 
 // TestLinks checks that the target of each link exists, with its heading.
 func TestLinks(t *testing.T) {
+	t.Chdir(root)
 	all := pages(t)
 	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
 	for path, text := range all {
@@ -115,6 +118,7 @@ func TestLinks(t *testing.T) {
 // TestPaths checks that the files and directories that the maintainers' pages name exist. A name
 // with braces, such as `cmd/{agent,guard}/main.go`, is one for each part between them.
 func TestPaths(t *testing.T) {
+	t.Chdir(root)
 	const parts = "(?:\\{([\\w,-]+)\\}([\\w./-]*))?"
 	named := regexp.MustCompile("`((?:api|cmd|internal|manifests|pkg|test|tools)/[\\w./-]*)" + parts + "`")
 	for _, page := range []string{"CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md"} {
@@ -147,6 +151,7 @@ func withoutFences(page string) string {
 
 // TestIndex checks that each page is in the index of its directory.
 func TestIndex(t *testing.T) {
+	t.Chdir(root)
 	all := pages(t)
 	for path := range all {
 		dir, name := filepath.Split(path)
@@ -158,6 +163,7 @@ func TestIndex(t *testing.T) {
 
 // TestGlossary checks that the glossary is short, and that each type in it exists.
 func TestGlossary(t *testing.T) {
+	t.Chdir(root)
 	page, declared := read(t, "docs/glossary.md"), typeNames(t)
 	require.LessOrEqual(t, strings.Count(page, "\n### "), 45)
 	found := 0
@@ -197,6 +203,7 @@ func typeNames(t *testing.T) map[string]bool {
 // TestReasons checks that each reason of a verdict and of a hold, and each event, is
 // documented.
 func TestReasons(t *testing.T) {
+	t.Chdir(root)
 	all := pages(t)
 	verdicts := goCode(t, "pkg/protect", "internal/control/admission")
 	reasons := regexp.MustCompile(`[ .]Reason = "(\w+)"`).FindAllStringSubmatch(verdicts, -1)
@@ -229,6 +236,7 @@ func TestReasons(t *testing.T) {
 
 // TestFlags checks that docs/flags.md has the flags of the programs, and no others.
 func TestFlags(t *testing.T) {
+	t.Chdir(root)
 	page, usage := read(t, "docs/flags.md"), usageOf(t, "cmd/agent/flags.go")+usageOf(t, "cmd/webhook/usage.go")
 	name := regexp.MustCompile(`--[a-z][a-z-]+`)
 	flags := regexp.MustCompile(`(?m)^  (--[a-z][a-z-]+)`).FindAllStringSubmatch(usage, -1)
@@ -243,6 +251,7 @@ func TestFlags(t *testing.T) {
 
 // TestAPI checks that docs/api.md has every field of the API.
 func TestAPI(t *testing.T) {
+	t.Chdir(root)
 	cluster := crdSchema(t, "holdfast.dev_etcdclusters.yaml").Properties
 	reported := crdSchema(t, "holdfast.dev_etcdobservations.yaml").Properties
 	for _, field := range []string{"apiVersion", "kind", "metadata"} {
@@ -292,6 +301,7 @@ func (s schema) fields() []string {
 // TestMetrics checks that each metric is in a page, and that each metric in a
 // page exists.
 func TestMetrics(t *testing.T) {
+	t.Chdir(root)
 	metric := regexp.MustCompile(`holdfast_[a-z]+(?:_[a-z]+)+`)
 	documented, made := map[string]bool{}, map[string]bool{}
 	for _, page := range []string{"docs/metrics.md", "docs/operations.md", "docs/spc.md"} {

@@ -17,6 +17,7 @@ import (
 // TestRules checks that the files and tests exist that docs/verdict.md and docs/holding.md name
 // for each rule.
 func TestRules(t *testing.T) {
+	t.Chdir(root)
 	tests, words := testsOf(t)
 	for page, c := range map[string]struct {
 		rules   func(text string) []string
@@ -115,6 +116,7 @@ func traceFiles(t *testing.T) []string {
 // TestTraces checks that a comment in a test or in a file of a trace tells what happened in each
 // trace: "F5: words", or "F5, F6: words".
 func TestTraces(t *testing.T) {
+	t.Chdir(root)
 	files := traceFiles(t)
 	for file := range sources(t) {
 		if strings.HasSuffix(file, "_test.go") {

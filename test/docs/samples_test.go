@@ -25,6 +25,7 @@ const (
 // hold. The comment of a refusal may end with `, members`, for these lines alone. With -update it
 // writes the samples.
 func TestSamples(t *testing.T) {
+	t.Chdir(root)
 	block := regexp.MustCompile("(?m)^<!-- (refusal|condition): ([\\w-]+)(, members)? -->" +
 		"\n```\\w+\n((?s:.*?))```$")
 	conditions, used := holdConditions(), map[string]bool{}
@@ -64,6 +65,7 @@ func TestSamples(t *testing.T) {
 // TestFirstLines checks that the first line of each refusal has one of the phrases by which
 // docs/refusals/README.md finds a page, and that each phrase is in one.
 func TestFirstLines(t *testing.T) {
+	t.Chdir(root)
 	row := regexp.MustCompile("(?m)^\\| ((?:`[^`]+`(?:, )?)+) \\| \\[[A-Z]")
 	unused := map[string]bool{}
 	for _, cells := range row.FindAllStringSubmatch(read(t, "docs/refusals/README.md"), -1) {

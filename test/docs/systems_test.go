@@ -17,6 +17,7 @@ const hostsDir = "internal/node/etcddetect/testdata/hosts"
 // paths, units, ports and reasons that a page says Holdfast finds, and that the commands of
 // refusals are those that the code makes.
 func TestSystems(t *testing.T) {
+	t.Chdir(root)
 	files, err := filepath.Glob("docs/systems/*.md")
 	require.NoError(t, err)
 	require.Len(t, files, 14)
