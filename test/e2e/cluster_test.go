@@ -60,8 +60,8 @@ func newKindCluster(t *testing.T) *kindCluster {
 		}
 	})
 	c.connect(t)
-	c.loadImages(t)
 	c.kubectl(t, "apply", "-f", "flannel.yaml")
+	c.loadImages(t) // while flannel starts
 	c.kubectl(t, "-n", "kube-flannel", "wait", "--for=jsonpath={.status.numberReady}=5", "daemonset/flannel",
 		"--timeout", longTimeout.String())
 	c.waitFor(t, "5 Ready nodes with flannel's annotations", longTimeout, func(ctx context.Context) (bool, string) {
