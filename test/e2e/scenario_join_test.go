@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// crowd is the number of pods that wait for a node. More take longer to start than the rest of the
-	// scenario.
-	crowd = 20
+	// crowd is the number of pods that wait for a node, and late of those that wait after its reboot.
+	// More take longer to start than the rest of the scenario.
+	crowd, late = 10, 5
 	// bootUnit gives a node its own boot ID. Otherwise the nodes of kind have that of their
 	// machine.
 	bootUnit = `[Unit]
@@ -84,11 +84,11 @@ func scenarioJoin(t *testing.T, c *kindCluster) {
 	c.run(t, "docker", "restart", "--time=60", name)
 	n := c.waitForHold(t, name, readiness.WaitingForFlannel)
 	require.NotEqual(t, boot, n.Status.NodeInfo.BootID)
-	c.deploy(t, "late", name, 10)
-	c.requireNoAppPods(t, name, "late", 10)
+	c.deploy(t, "late", name, late)
+	c.requireNoAppPods(t, name, "late", late)
 	c.restoreFlannel(t)
 	c.waitForRelease(t, name)
-	c.requirePodTraffic(t, "late", 10)
+	c.requirePodTraffic(t, "late", late)
 	c.requirePodTraffic(t, "crowd", crowd)
 	c.kubectl(t, "delete", "deployment", "late", "crowd", "--cascade=foreground")
 }
