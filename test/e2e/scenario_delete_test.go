@@ -214,6 +214,8 @@ func scenarioDeleteAll(t *testing.T, c *kindCluster) {
 func scenarioStopEtcd(t *testing.T, c *kindCluster) {
 	name := c.worker(2)
 	c.runOn(t, name, "systemctl stop etcd")
+	// The agents answer a review at once, and the leader's next probe a minute later.
+	c.waitForRefusal(t, []string{oneOfThreeHealthy}, "delete", "node", c.worker(1))
 	c.waitForNode(t, name, "to show that its member is down", shortTimeout, func(n *corev1.Node) bool {
 		require.True(t, isMarked(n) || condition(n, observation.EtcdMemberCondition).Status == corev1.ConditionTrue,
 			describe(n))
