@@ -21,7 +21,11 @@ import (
 
 const scraperAddress, floodAddress = "10.1.0.7:40000", "10.1.0.8:40000"
 
-// A fakeTokenReviewer is an API server that admits some tokens.
+// stranger is the token of a user who may not get the metrics.
+const stranger = "stranger"
+
+// A fakeTokenReviewer is an API server that knows two tokens, which are the names of their users. It
+// admits one of them.
 type fakeTokenReviewer struct {
 	admitted string
 	isDown   bool
@@ -40,10 +44,17 @@ func (f *fakeTokenReviewer) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := json.NewDecoder(r.Body).Decode(&who); err != nil {
 			return nil, err
 		}
-		who.Status.Authenticated = who.Spec.Token == f.admitted
+		who.Status.Authenticated = who.Spec.Token == f.admitted || who.Spec.Token == stranger
+		who.Status.User.Username = who.Spec.Token
 		answer = who
 	} else {
-		answer = authorizationv1.SubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}
+		var access authorizationv1.SubjectAccessReview
+		if err := json.NewDecoder(r.Body).Decode(&access); err != nil {
+			return nil, err
+		}
+		what := authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"}
+		access.Status.Allowed = access.Spec.User == f.admitted && *access.Spec.NonResourceAttributes == what
+		answer = access
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {
@@ -55,23 +66,35 @@ func (f *fakeTokenReviewer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// flood sends 50 requests with unknown tokens each second, and after every 15 s one scrape, whose
+// flood sends 10 requests with unknown tokens each second, and after every 15 s one scrape, whose
 // status it returns.
 func flood(handler http.Handler, token, floodFrom string) int {
-	for range 15 * 50 {
-		<-time.After(20 * time.Millisecond) // by the clock of the bubble
-		request(handler, "unknown"+strconv.FormatInt(time.Now().UnixNano(), 10), floodFrom)
+	for range 15 * 10 {
+		<-time.After(100 * time.Millisecond) // by the clock of the bubble
+		scrape(handler, "unknown"+strconv.FormatInt(time.Now().UnixNano(), 10), floodFrom)
 	}
-	return request(handler, token, scraperAddress)
+	return scrape(handler, token, scraperAddress)
 }
 
-func request(handler http.Handler, token, address string) int {
-	r := httptest.NewRequest(http.MethodGet, Path, http.NoBody)
-	r.Header.Set("Authorization", "Bearer "+token)
+func scrape(handler http.Handler, token, address string) int {
+	return request(handler, Path, "Bearer "+token, address).Code
+}
+
+func request(handler http.Handler, path, authorization, address string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	r.Header.Set("Authorization", authorization)
 	r.RemoteAddr = address
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
-	return w.Code
+	return w
+}
+
+func newAuthorizer(t *testing.T, api http.RoundTripper) *Authorizer {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	authorizer, err := NewAuthorizer(&rest.Config{Host: "http://api", Transport: api}, log)
+	require.NoError(t, err)
+	return authorizer
 }
 
 // TestFlood: any client that reaches the port can send unknown tokens. The scraper has been
@@ -103,10 +126,8 @@ func TestFlood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := &fakeTokenReviewer{admitted: "a"}
-				authorizer, err := NewAuthorizer(&rest.Config{Host: "http://api", Transport: api}, slog.New(slog.DiscardHandler))
-				require.NoError(t, err)
-				handler := authorizer.Require(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-				require.Equal(t, ok, request(handler, "a", scraperAddress))
+				handler := newAuthorizer(t, api).Require(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+				require.Equal(t, ok, scrape(handler, "a", scraperAddress))
 				for range 20 {
 					require.Equal(t, ok, flood(handler, "a", c.floodFrom))
 				}
