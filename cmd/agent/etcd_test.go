@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -43,6 +42,7 @@ func isMarked(n *corev1.Node) bool {
 func testEtcd(t *testing.T, f fixture) {
 	etcd := etcd.New(t, etcd.Options{Members: 3, TLS: true, BootID: bootID})
 	var nodes []string
+	var agent *process.Process
 	for i, m := range etcd.Members() {
 		spec := apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(i + 1)}
 		if i == 2 {
@@ -50,7 +50,11 @@ func testEtcd(t *testing.T, f fixture) {
 		}
 		f.addNode(spec)
 		nodes = append(nodes, m.Node)
-		f.startAgent(m.Node, m.Root)
+		if i == 2 {
+			agent = f.startProcess(m.Node, m.Root)
+		} else {
+			f.startAgent(m.Node, m.Root)
+		}
 	}
 	for _, m := range etcd.Members() {
 		f.waitFor(m.Node, "marked", func(n *corev1.Node) bool {
@@ -65,11 +69,7 @@ func testEtcd(t *testing.T, f fixture) {
 	require.NoError(t, err)
 	require.Len(t, announced, 1)
 	cluster := announced[0].Cluster
-	file := filepath.Join(t.TempDir(), "cluster.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster",
-		"metadata":{"name":"`+string(cluster)+`"},"spec":{"ledger":0,"nonce":"first"}}`), 0o600))
-	f.kubectl("create", "-f", file)
-	f.allowObservations(cluster, nodes...)
+	f.createCluster(cluster, nodes...)
 
 	isHealthy := func() bool {
 		return !slices.ContainsFunc(slices.Collect(maps.Values(f.observations())), func(o v1alpha1.Observation) bool {
@@ -99,15 +99,19 @@ func testEtcd(t *testing.T, f fixture) {
 
 	f.requireListChanges(etcd)
 	bindings := f.bind(cluster, etcd.Members()[:3])
+	// What the next agent knows about the member is on the Node and in the lists.
+	require.NoError(t, agent.Kill())
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())
 	require.NoError(t, os.RemoveAll(third.DataDir()))
+	f.startProcess(third.Node, third.Root)
 	f.waitFor(third.Node, "waiting for the leader", func(n *corev1.Node) bool {
+		require.True(t, n.Labels[observation.EtcdMemberLabel] == "true" && isHeldNode(n), "%+v", n)
 		return isMarked(n) && strings.Contains(etcdCondition(n).Message, "until the webhook's leader has a new list "+
 			"without the member from node etcd-1 or etcd-2")
 	})
 	require.Eventually(t, func() bool { return f.observations()[third.Node].NoMember }, soon, 20*time.Millisecond)
-	f.writeBindings(cluster, bindings[:2])
+	f.patchCluster(cluster, map[string]any{"members": bindings[:2]})
 	f.waitFor(third.Node, "unmarked", func(n *corev1.Node) bool {
 		_, labelled := n.Labels[observation.EtcdMemberLabel]
 		return !labelled && etcdCondition(n).Status == corev1.ConditionFalse
@@ -118,25 +122,28 @@ func testEtcd(t *testing.T, f fixture) {
 	require.NotContains(t, n.Annotations, presence.MarksAnnotation)
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
 	require.NoError(t, err)
+	require.Equal(t, readiness.Held, record.State)
 	require.Contains(t, record.Marks, autoscaler.Karpenter, "the hold has no mark, but the host has no network yet")
 }
 
-// allowObservations creates the EtcdObservations of nodes, as the webhook's leader does.
-func (f fixture) allowObservations(cluster v1alpha1.ClusterID, nodes ...string) {
+// createCluster creates an EtcdCluster, and the EtcdObservations of nodes, as the webhook's leader
+// does.
+func (f fixture) createCluster(id v1alpha1.ClusterID, nodes ...string) {
 	f.t.Helper()
-	uid := strings.TrimSpace(f.kubectl("get", "etcdcluster", string(cluster), "-o", "jsonpath={.metadata.uid}"))
+	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: string(id)}}
+	cluster.APIVersion, cluster.Kind = v1alpha1.GroupVersion().String(), "EtcdCluster"
+	cluster.Spec.Nonce = "first"
+	created, err := f.clusters.EtcdClusters.Create(f.t.Context(), cluster, metav1.CreateOptions{})
+	require.NoError(f.t, err)
 	for _, node := range nodes {
-		o := &v1alpha1.EtcdObservation{Cluster: cluster, Observation: v1alpha1.Observation{Node: node}}
-		o.APIVersion, o.Kind = v1alpha1.GroupVersion().String(), "EtcdObservation"
-		o.Name = v1alpha1.ObservationName(cluster, node)
+		o := &v1alpha1.EtcdObservation{Cluster: id, Observation: v1alpha1.Observation{Node: node}}
+		o.APIVersion, o.Kind = cluster.APIVersion, "EtcdObservation"
+		o.Name = v1alpha1.ObservationName(id, node)
 		o.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: o.APIVersion, Kind: "EtcdCluster", Name: string(cluster), UID: types.UID(uid),
+			APIVersion: o.APIVersion, Kind: "EtcdCluster", Name: string(id), UID: created.UID,
 		}}
-		body, err := json.Marshal(o)
+		_, err := f.clusters.Observations.Create(f.t.Context(), o, metav1.CreateOptions{})
 		require.NoError(f.t, err)
-		file := filepath.Join(f.t.TempDir(), "observation.json")
-		require.NoError(f.t, os.WriteFile(file, body, 0o600))
-		f.kubectl("create", "-f", file)
 	}
 }
 
@@ -184,15 +191,8 @@ func (f fixture) bind(cluster v1alpha1.ClusterID, members []*etcd.Member) []v1al
 			MemberID: v1alpha1.MemberID(m.HexID()), Node: m.Node, NodeUID: f.node(m.Node).UID, Basis: v1alpha1.BasisAddress,
 		})
 	}
-	f.writeBindings(cluster, bindings)
+	f.patchCluster(cluster, map[string]any{"members": bindings})
 	return bindings
-}
-
-func (f fixture) writeBindings(cluster v1alpha1.ClusterID, bindings []v1alpha1.Binding) {
-	f.t.Helper()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"members": bindings}})
-	require.NoError(f.t, err)
-	f.kubectl("patch", "etcdcluster", string(cluster), "--type=merge", "-p", string(patch))
 }
 
 // maxMarkDelay limits the time from the start of etcd to the annotation on its Node. The
@@ -336,20 +336,10 @@ func commandsWithoutPlugin(t *testing.T) []string {
 // allowBreakGlass grants a user the shipped role, and the rights of an operator on Nodes.
 func (f fixture) allowBreakGlass(user string) {
 	f.t.Helper()
-	rbac := f.Client().RbacV1()
-	_, err := rbac.ClusterRoles().Create(f.t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "operator"},
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch", "delete"},
-		}},
-	}, metav1.CreateOptions{})
-	require.NoError(f.t, err)
+	f.createRole("operator", rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "list", "watch", "patch", "delete"},
+	})
 	for _, role := range []string{"holdfast-breakglass", "operator"} {
-		_, err := rbac.ClusterRoleBindings().Create(f.t.Context(), &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
-		}, metav1.CreateOptions{})
-		require.NoError(f.t, err)
+		f.bindRole(role, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: user})
 	}
 }

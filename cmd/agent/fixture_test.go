@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,18 +16,33 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
 // soon is the time limit for events that take milliseconds on an idle machine.
 const soon = 30 * time.Second
+
+// asAgent as the first argument makes the test binary an agent: a process that can be killed,
+// without a second build.
+const asAgent = "as-agent"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == asAgent {
+		os.Args = os.Args[1:]
+		main()
+	}
+	os.Exit(m.Run())
+}
 
 // execute executes a command line without a change to klog, which all tests share.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
@@ -49,26 +65,6 @@ func newFixture(t *testing.T) fixture {
 	clusters, err := apiaccess.NewClusters(server.Admin(), client)
 	require.NoError(t, err)
 	return fixture{server, t, clusters}
-}
-
-// fixtureTest is a test that shares the API server of others: one with the manifests
-// takes seconds to start.
-type fixtureTest struct {
-	name string
-	run  func(*testing.T, fixture)
-}
-
-// runTests runs the tests in their order.
-func (f fixture) runTests(tests []fixtureTest) {
-	for _, test := range tests {
-		f.t.Run(test.name, func(t *testing.T) { test.run(t, f.with(t)) })
-	}
-}
-
-// with returns the fixture for a subtest.
-func (f fixture) with(t *testing.T) fixture {
-	f.t = t
-	return f
 }
 
 // agentLog is the log of an agent.
@@ -97,9 +93,12 @@ func (l *agentLog) waitForText(t *testing.T, text string) {
 
 // agentArgs returns the arguments of an agent without a health endpoint. As in the manifests, it
 // holds new nodes itself if the policy does not.
-func (f fixture) agentArgs(node, kubeconfig, root string) []string {
+func (f fixture) agentArgs(node, root string) []string {
+	f.t.Helper()
+	config, err := f.ServiceAccountConfig(f.t.Context(), "holdfast-system", "holdfast-agent", node)
+	require.NoError(f.t, err)
 	args := []string{
-		"run", "--node=" + node, "--kubeconfig=" + kubeconfig, "--host-root=" + root, "--health-listen=",
+		"run", "--node=" + node, "--kubeconfig=" + f.kubeconfig(config), "--host-root=" + root, "--health-listen=",
 		"--trust-durable-subnet-file", "--log-format=text",
 	}
 	if !f.BornHeld() {
@@ -112,9 +111,7 @@ func (f fixture) agentArgs(node, kubeconfig, root string) []string {
 // then end with exit code 0.
 func (f fixture) startAgent(node, root string, flags ...string) *agentLog {
 	f.t.Helper()
-	config, err := f.ServiceAccountConfig(f.t.Context(), "holdfast-system", "holdfast-agent", node)
-	require.NoError(f.t, err)
-	args := append(f.agentArgs(node, f.kubeconfig(config), root), flags...)
+	args := append(f.agentArgs(node, root), flags...)
 	log := &agentLog{}
 	ctx, cancel := context.WithCancel(f.t.Context())
 	exitCode := make(chan int, 1)
@@ -128,6 +125,25 @@ func (f fixture) startAgent(node, root string, flags ...string) *agentLog {
 		require.Zero(f.t, code, "exit code after a normal end")
 	})
 	return log
+}
+
+// startProcess runs an agent like startAgent, in a process of its own.
+func (f fixture) startProcess(node, root string) *process.Process {
+	f.t.Helper()
+	self, err := os.Executable()
+	require.NoError(f.t, err)
+	p, err := process.Start(process.Options{
+		Name: node, Path: self, Args: append([]string{asAgent}, f.agentArgs(node, root)...),
+		LogFile: filepath.Join(f.t.TempDir(), "log"),
+	})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() {
+		if f.t.Failed() {
+			f.t.Logf("log of the agent of %s:\n%s", node, p.LogTail(60))
+		}
+		require.NoError(f.t, p.Kill())
+	})
+	return p
 }
 
 // kubeconfig writes a kubeconfig file.
@@ -178,6 +194,41 @@ func (f fixture) kubectl(args ...string) string {
 	return out
 }
 
+// patchNode changes a Node as its administrator.
+func (f fixture) patchNode(name, body string) {
+	f.t.Helper()
+	nodes := f.Client().CoreV1().Nodes()
+	_, err := nodes.Patch(f.t.Context(), name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+	require.NoError(f.t, err)
+}
+
+func (f fixture) createRole(name string, rule rbacv1.PolicyRule) {
+	f.t.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule}}
+	_, err := f.Client().RbacV1().ClusterRoles().Create(f.t.Context(), role, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+}
+
+func (f fixture) bindRole(role string, subject rbacv1.Subject) {
+	f.t.Helper()
+	_, err := f.Client().RbacV1().ClusterRoleBindings().Create(f.t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: subject.Name + "-" + role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{subject},
+	}, metav1.CreateOptions{})
+	require.NoError(f.t, err)
+}
+
+// patchCluster changes the spec of an EtcdCluster as the webhook does.
+func (f fixture) patchCluster(cluster v1alpha1.ClusterID, spec map[string]any) {
+	f.t.Helper()
+	body, err := json.Marshal(map[string]any{"spec": spec})
+	require.NoError(f.t, err)
+	_, err = f.clusters.EtcdClusters.Patch(
+		f.t.Context(), string(cluster), types.MergePatchType, body, metav1.PatchOptions{})
+	require.NoError(f.t, err)
+}
+
 // observations returns the observations of the only EtcdCluster, by node.
 func (f fixture) observations() map[string]v1alpha1.Observation {
 	f.t.Helper()
@@ -200,7 +251,7 @@ func (f fixture) observations() map[string]v1alpha1.Observation {
 // of these nodes.
 func (f fixture) requestObservations(cluster v1alpha1.ClusterID, nonce string, nodes ...string) {
 	f.t.Helper()
-	f.kubectl("patch", "etcdcluster", string(cluster), "--type=merge", "-p", `{"spec":{"nonce":"`+nonce+`"}}`)
+	f.patchCluster(cluster, map[string]any{"nonce": nonce})
 	start := time.Now()
 	require.Eventually(f.t, func() bool {
 		found := f.observations()

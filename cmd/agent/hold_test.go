@@ -22,18 +22,6 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-// TestHolds has the holds that do not begin and end as usual.
-func TestHolds(t *testing.T) {
-	newFixture(t).runTests([]fixtureTest{
-		{"existing nodes", testExistingNodes},
-		{"replaced cordon", testReplacedCordon},
-		{"released by hand", testReleasedByHand},
-		{"etcd node", testHoldOfEtcdNode},
-		{"endpoint and label", testEndpointAndLabel},
-		{"without the policy", testWithoutPolicy}, // The last one: it deletes the policy's parameter.
-	})
-}
-
 // holdState returns the state in the hold record of a Node, or an empty one.
 func holdState(n *corev1.Node) readiness.State {
 	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
@@ -72,7 +60,7 @@ func testExistingNodes(t *testing.T, f fixture) {
 			_, err := apiserver.RegisterNode(t.Context(), f.Admin(), spec)
 			require.NoError(t, err)
 			if name == "old-cordoned" {
-				f.kubectl("cordon", spec.Name)
+				f.patchNode(spec.Name, `{"spec":{"unschedulable":true}}`)
 			}
 			before := f.node(spec.Name)
 			root := newHost(t, 1)
@@ -125,7 +113,7 @@ func testReplacedCordon(t *testing.T, f fixture) {
 func testReleasedByHand(t *testing.T, f fixture) {
 	apiserver.RequireBornHeld(t, f.Server)
 	f.addNode(apiserver.NodeSpec{Name: "by-hand", BootID: bootID(3)})
-	f.kubectl("uncordon", "by-hand")
+	f.patchNode("by-hand", `{"spec":{"unschedulable":false}}`)
 	cleared := []byte(`{"status":{"conditions":[
 		{"type":"NetworkUnavailable","status":"False","reason":"ReleasedByHand","message":""}]}}`)
 	nodes := f.Client().CoreV1().Nodes()
@@ -164,7 +152,7 @@ func testEndpointAndLabel(t *testing.T, f fixture) {
 	}
 	waitFor(readiness.WaitingForLabel, "label example.org/built-by=kubespray of the node, which is not set")
 	waitFor(readiness.WaitingForLabel, gate+" to answer with a 2xx status: it answers 503 Service Unavailable, since ")
-	f.kubectl("label", "node", "probed", "example.org/built-by=kubespray")
+	f.patchNode("probed", `{"metadata":{"labels":{"example.org/built-by":"kubespray"}}}`)
 	waitFor(readiness.WaitingForProbe, "waiting for "+gate)
 	status.Store(http.StatusOK)
 	f.waitFor("probed", "released", isReleasedNode)
@@ -178,7 +166,7 @@ func testEndpointAndLabel(t *testing.T, f fixture) {
 func testHoldOfEtcdNode(t *testing.T, f fixture) {
 	apiserver.RequireBornHeld(t, f.Server)
 	const mark = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-	etcd := etcd.New(t, etcd.Options{Members: 1, TLS: true, BootID: bootID})
+	etcd := etcd.New(t, etcd.Options{TLS: true, BootID: bootID, Node: func(int) string { return "held-etcd" }})
 	m := etcd.Member(1)
 	f.addNode(apiserver.NodeSpec{Name: m.Node, InternalIP: m.IP, BootID: bootID(1)})
 	options := metav1.ListOptions{FieldSelector: "metadata.name=" + m.Node}

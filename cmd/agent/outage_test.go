@@ -33,36 +33,33 @@ const (
 	outageTime = 3 * time.Second
 )
 
-// TestAPIServerOutage stops the API server while a node is held. The network works before
-// it comes back. The tests of internal/node/agent have an outage of a minute, with a simulated
-// clock.
-func TestAPIServerOutage(t *testing.T) {
-	f := newFixture(t)
-	for name, outage := range map[string]struct{ begin, end func() error }{
-		// A restart replaces the process, so each call asks for the current one.
-		"paused":    {func() error { return f.Process().Pause() }, func() error { return f.Process().Resume() }},
-		"restarted": {func() error { return f.Process().Kill() }, func() error { return f.Restart(t.Context()) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := f.with(t)
-			f.addNode(apiserver.NodeSpec{Name: name, BootID: bootID(1)})
-			root := newHost(t, 1)
-			log := f.startAgent(name, root)
-			f.waitFor(name, "held", isHeldNode)
-			require.NoError(t, outage.begin())
-			installFlannel(t, root)
-			log.waitForText(t, "held=false reason=NotHeld")
-			outageEnd := time.NewTimer(outageTime)
-			defer outageEnd.Stop()
-			<-outageEnd.C
-			require.NoError(t, outage.end())
-			start := time.Now()
-			f.waitFor(name, "released", isReleasedNode)
-			t.Logf("released %s after the outage", time.Since(start))
-			require.Less(t, time.Since(start), maxReleaseDelay, "one retry delay, and the time of a release")
-		})
-	}
-	t.Run("dead connections", func(t *testing.T) { testDeadConnections(t, f.with(t)) })
+func testPausedServer(_ *testing.T, f fixture) {
+	f.testOutage("paused", f.Process().Pause, f.Process().Resume)
+}
+
+func testRestartedServer(t *testing.T, f fixture) {
+	f.testOutage("restarted", f.Process().Kill, func() error { return f.Restart(t.Context()) })
+	require.NoError(t, f.WaitForPolicies(t.Context()))
+}
+
+// testOutage stops the API server while a node is held. The network works before it comes back. The
+// tests of internal/node/agent have an outage of a minute, with a simulated clock.
+func (f fixture) testOutage(name string, begin, end func() error) {
+	f.addNode(apiserver.NodeSpec{Name: name, BootID: bootID(1)})
+	root := newHost(f.t, 1)
+	log := f.startAgent(name, root)
+	f.waitFor(name, "held", isHeldNode)
+	require.NoError(f.t, begin())
+	installFlannel(f.t, root)
+	log.waitForText(f.t, "held=false reason=NotHeld")
+	outageEnd := time.NewTimer(outageTime)
+	defer outageEnd.Stop()
+	<-outageEnd.C
+	require.NoError(f.t, end())
+	start := time.Now()
+	f.waitFor(name, "released", isReleasedNode)
+	f.t.Logf("released %s after the outage", time.Since(start))
+	require.Less(f.t, time.Since(start), maxReleaseDelay, "one retry delay, and the time of a release")
 }
 
 // testDeadConnections breaks the connections to the API server without a sign to the
@@ -74,8 +71,9 @@ func testDeadConnections(t *testing.T, f fixture) {
 		t.Setenv(name, value)
 	}
 	const node = "moved"
-	f.addNode(apiserver.NodeSpec{Name: node, BootID: bootID(1)})
-	f.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule")
+	f.addNode(apiserver.NodeSpec{Name: node, BootID: bootID(1), Taints: []corev1.Taint{
+		{Key: "medik8s.io/drain", Effect: corev1.TaintEffectNoSchedule},
+	}})
 	config, err := f.ServiceAccountConfig(t.Context(), "holdfast-system", "holdfast-agent", node)
 	require.NoError(t, err)
 	address, err := url.Parse(config.Host)
@@ -95,7 +93,7 @@ func testDeadConnections(t *testing.T, f fixture) {
 		return condition(n, readiness.NetworkHeld).Reason == readiness.WaitingForOthers
 	})
 	proxy.freeze()
-	f.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+	f.patchNode(node, `{"spec":{"taints":null}}`)
 	start := time.Now()
 	f.waitFor(node, "released", isReleasedNode)
 	t.Logf("released %s after the lost event", time.Since(start))

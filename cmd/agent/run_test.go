@@ -16,18 +16,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/holdfast-dev/holdfast/internal/control/spcapi"
+	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
 
+// TestRun has agents at one API server, because one with the manifests takes seconds to start.
 func TestRun(t *testing.T) {
-	newFixture(t).runTests([]fixtureTest{
+	f := newFixture(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, fixture)
+	}{
 		{"release", testRelease},
 		{"etcd outside Kubernetes", testEtcd},
 		{"etcd starts", testEtcdStart},
@@ -35,8 +42,23 @@ func TestRun(t *testing.T) {
 		{"SPC labels", testSPCLabels},
 		{"webhook down", testWebhookDown},
 		{"metrics over HTTPS", testSecureMetrics},
-		{"number of requests", testNumberOfRequests}, // The last one: it starts a controller.
-	})
+		{"existing nodes", testExistingNodes},
+		{"replaced cordon", testReplacedCordon},
+		{"released by hand", testReleasedByHand},
+		{"etcd node", testHoldOfEtcdNode},
+		{"endpoint and label", testEndpointAndLabel},
+		{"API server paused", testPausedServer},
+		{"API server restarted", testRestartedServer},
+		{"dead connections", testDeadConnections},
+		{"number of requests", testNumberOfRequests}, // It starts a controller.
+		{"without the policy", testWithoutPolicy},    // It deletes the policy's parameter.
+	} {
+		f.t = t
+		t.Run(test.name, func(t *testing.T) {
+			f.t = t
+			test.run(t, f)
+		})
+	}
 }
 
 func testRelease(t *testing.T, f fixture) {
@@ -103,27 +125,30 @@ func testSecureMetrics(t *testing.T, f fixture) {
 		require.NoError(t, errors.Join(err, response.Body.Close()))
 		return response.StatusCode, string(text)
 	}
-	account, err := f.ServiceAccountConfig(t.Context(), "holdfast-system", "holdfast-webhook", "")
-	require.NoError(t, err)
-	// The agent may not ask the API server yet.
-	require.Eventually(t, func() bool {
-		status, _ := scrape(account.BearerToken)
-		return status == http.StatusServiceUnavailable
-	}, soon, 10*time.Millisecond)
-	f.kubectl("create", "clusterrolebinding", "delegator", "--clusterrole=system:auth-delegator",
-		"--serviceaccount=holdfast-system:holdfast-agent")
-	isAnswered := func(want int) func() bool {
-		return func() bool {
-			status, _ := scrape(account.BearerToken)
-			return status == want
-		}
+	const agent, webhook = "holdfast-agent", "holdfast-webhook"
+	tokenOf := func(account string) string {
+		config, err := f.ServiceAccountConfig(t.Context(), "holdfast-system", account, "")
+		require.NoError(t, err)
+		return config.BearerToken
 	}
-	require.Eventually(t, isAnswered(http.StatusForbidden), soon, time.Second)
-	f.kubectl("create", "clusterrole", "scraper", "--verb=get", "--non-resource-url=/metrics")
-	f.kubectl("create", "clusterrolebinding", "scraper", "--clusterrole=scraper",
-		"--serviceaccount=holdfast-system:holdfast-webhook")
-	require.Eventually(t, isAnswered(http.StatusOK), soon, time.Second)
-	_, text := scrape(account.BearerToken)
+	account := func(name string) rbacv1.Subject {
+		return rbacv1.Subject{Kind: "ServiceAccount", Namespace: "holdfast-system", Name: name}
+	}
+	requireStatus := func(token string, want int) {
+		require.Eventually(t, func() bool {
+			status, _ := scrape(token)
+			return status == want
+		}, soon, 500*time.Millisecond, want)
+	}
+	scraper := tokenOf(webhook)
+	requireStatus(scraper, http.StatusServiceUnavailable) // The agent may not ask the API server yet.
+	f.createRole("scraper", rbacv1.PolicyRule{NonResourceURLs: []string{metricsserver.Path}, Verbs: []string{"get"}})
+	f.bindRole("scraper", account(webhook))
+	f.bindRole("system:auth-delegator", account(agent))
+	requireStatus(scraper, http.StatusOK)
+	requireStatus(tokenOf(agent), http.StatusForbidden)
+	requireStatus(scraper+"x", http.StatusUnauthorized)
+	_, text := scrape(scraper)
 	requireClean(t, text)
 	require.Contains(t, text, "holdfast_agent_unreadable_places")
 }
@@ -186,11 +211,15 @@ func testSPCLabels(t *testing.T, f fixture) {
 	_, err = configMaps.Update(t.Context(), published, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		description := f.kubectl("describe", "node", node.Name)
-		return strings.Contains(description, "SPCMachineFailed") &&
-			strings.Contains(description, "holdfast.dev/spc-problem: SPC reports that its machine spc2-worker-3 (node_id 3) "+
-				"has failed (state building, failed)")
-	}, soon, 100*time.Millisecond)
+		events, err := f.Client().CoreV1().Events("").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.name=" + node.Name + ",reason=SPCMachineFailed",
+		})
+		return err == nil && len(events.Items) > 0
+	}, soon, 50*time.Millisecond)
+	description := f.kubectl("describe", "node", node.Name)
+	require.Contains(t, description, "SPCMachineFailed")
+	require.Contains(t, description, "holdfast.dev/spc-problem: SPC reports that its machine spc2-worker-3 (node_id 3) "+
+		"has failed (state building, failed)")
 }
 
 // maxRequests limits the requests for a node from its creation to its release, because a

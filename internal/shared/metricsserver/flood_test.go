@@ -24,8 +24,8 @@ const scraperAddress, floodAddress = "10.1.0.7:40000", "10.1.0.8:40000"
 // stranger is the token of a user who may not get the metrics.
 const stranger = "stranger"
 
-// A fakeTokenReviewer is an API server that knows two tokens, which are the names of their users. It
-// admits one of them.
+// A fakeTokenReviewer is an API server that knows two tokens, which are the names of their users.
+// It admits one of them.
 type fakeTokenReviewer struct {
 	admitted string
 	isDown   bool
