@@ -29,7 +29,8 @@ const (
 // removes only them (autoscaler#4919: an annotation without an owner is never removed).
 //
 // ownedByHold are the autoscaler annotations that a hold has set. A member takes them over, so that
-// they outlive the hold. While the hold owns them, they also outlive the member.
+// they outlive the hold. While the hold owns them, they keep its values, by which it knows them, and
+// also outlive the member.
 func Marks(
 	p Protection, annotations, labels map[string]string, ownedByHold []string,
 ) (setAnnotations, setLabels map[string]*string) {
@@ -64,10 +65,13 @@ func addMarks(p Protection, annotations map[string]string, ownedByHold []string)
 	wanted[BecauseAnnotation] = &p.Because
 	for _, key := range autoscaler.Keys() {
 		_, exists := annotations[key]
-		if exists && !slices.Contains(recorded, key) && !slices.Contains(ownedByHold, key) {
+		isOfHold := slices.Contains(ownedByHold, key)
+		if exists && !slices.Contains(recorded, key) && !isOfHold {
 			continue
 		}
-		wanted[key] = new(marks[key])
+		if !isOfHold {
+			wanted[key] = new(marks[key])
+		}
 		if !slices.Contains(recorded, key) {
 			recorded = append(recorded, key)
 		}

@@ -39,6 +39,7 @@ func TestMarks(t *testing.T) {
 	}
 	marked := with(marks, BecauseAnnotation, "etcd member etcd1 (a)", MarksAnnotation, all,
 		observation.AnnouncementAnnotation, `[{"cluster":"cdf818194e3a8c32","member":"a"}]`)
+	held := with(marks, autoscaler.Escalator, "held")
 	karpenter := map[string]string{autoscaler.Karpenter: "true"}
 	two := with(karpenter, autoscaler.ClusterAutoscaler, "true")
 	forged := map[string]string{
@@ -75,7 +76,8 @@ func TestMarks(t *testing.T) {
 		"never verified":          {unverified, nil, without(marked, observation.AnnouncementAnnotation), nil, label, nil},
 		"unknown":                 {unknown, lacking, lacking, label, label, nil},
 		"absent":                  {absent, with(marked, "x", "y"), other, label, empty, nil},
-		"marks of a hold":         {p, with(marks, escalatorKey, "held"), marked, nil, label, autoscalerKeys()},
+		"marks of a hold":         {p, held, with(marked, escalatorKey, "held"), nil, label, autoscalerKeys()},
+		"marks after a hold":      {p, with(marked, escalatorKey, "held"), marked, nil, label, nil},
 		"one mark of a hold":      {p, two, butOne, nil, label, ofOne},
 		"unknown, mark of a hold": {unknown, karpenter, karpenter, nil, nil, ofOne},
 		"absent, mark of a hold":  {absent, marked, karpenter, label, empty, ofOne},
