@@ -29,8 +29,8 @@ const (
 // removes only them (autoscaler#4919: an annotation without an owner is never removed).
 //
 // ownedByHold are the autoscaler annotations that a hold has set. A member takes them over, so that
-// they outlive the hold. While the hold owns them, they keep its values, by which it knows them, and
-// also outlive the member.
+// they outlive the hold. While the hold owns them, they keep its values, by which it knows them,
+// and also outlive the member.
 func Marks(
 	p Protection, annotations, labels map[string]string, ownedByHold []string,
 ) (setAnnotations, setLabels map[string]*string) {
