@@ -162,8 +162,8 @@ func (r *ProbeRequester) openRequest(c *v1alpha1.EtcdCluster) *ProbeRequest {
 	return p
 }
 
-// Release gives the request back. It must not be used after that. With the last request goes a queue
-// that has received no version: its EtcdCluster may be gone.
+// Release gives the request back. It must not be used after that. With the last request goes a
+// queue that has received no version: its EtcdCluster may be gone.
 func (p *ProbeRequest) Release() {
 	r, q := p.requester, p.queue
 	r.mu.Lock()
