@@ -137,30 +137,6 @@ func answeredProbe(t *testing.T, f *storetest.Fixture, reviewer testReviewer) *c
 	return probe
 }
 
-// waitingTurn: a review waits for its turn while another one writes its grant.
-func waitingTurn(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	reviewer := newReviewer(f, 0)
-	probe := answeredProbe(t, f, reviewer)
-	first, second := attemptFor(t, f, 0, "", 8*time.Second), attemptFor(t, f, 0, "", 8*time.Second)
-	first.result, second.result = probe.Result, probe.Result
-	var g errgroup.Group
-	first.judge = func(v quorum.View, r quorum.Request) quorum.Verdict {
-		g.Go(func() error { _, err := reviewer.turns.take(second, reviewer.turn); return err })
-		require.Eventually(t, func() bool {
-			reviewer.turns.mu.Lock()
-			defer reviewer.turns.mu.Unlock()
-			return len(reviewer.turns.queues[v.Cluster.UID].waiting) == 1
-		}, storetest.WaitTimeout, storetest.PollInterval)
-		return quorum.Decide(v, r)
-	}
-	_, err := reviewer.turns.take(first, reviewer.turn)
-	require.NoError(t, err)
-	require.NoError(t, g.Wait())
-	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
-	require.Zero(t, reviewer.counter(t, "holdfast_webhook_grant_conflicts_total"))
-}
-
 // hangingReadOfNode: two reviews share a turn. One of them is that of a hook, which has more time.
 func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
 	f.WriteNonce("n")
