@@ -74,20 +74,16 @@ func (f *fixture) rejected(reason string) int {
 }
 
 func TestBodyLimit(t *testing.T) {
-	for _, path := range []string{EtcdNodePath, NodePath} {
-		for _, isDeclared := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s declared=%v", path, isDeclared), func(t *testing.T) {
-				f := newFixture(t)
-				f.decision = quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
-				require.Equal(t, http.StatusOK, f.send(path, paddedReview(t, 3<<20), isDeclared).status)
-				require.Len(t, f.requests, 1)
-				rejected := f.send(path, paddedReview(t, 3<<20+1), isDeclared)
-				require.Equal(t, http.StatusRequestEntityTooLarge, rejected.status)
-				require.Contains(t, rejected.text, "larger than 3145728 bytes")
-				require.Len(t, f.requests, 1)
-				require.Equal(t, 1, f.rejected("TooLarge"))
-			})
-		}
+	for _, isDeclared := range []bool{true, false} {
+		f := newFixture(t)
+		f.decision = quorum.Decision{Allowed: true, Reason: quorum.NothingToProtect}
+		require.Equal(t, http.StatusOK, f.send(NodePath, paddedReview(t, 3<<20), isDeclared).status)
+		require.Len(t, f.requests, 1)
+		rejected := f.send(NodePath, paddedReview(t, 3<<20+1), isDeclared)
+		require.Equal(t, http.StatusRequestEntityTooLarge, rejected.status)
+		require.Contains(t, rejected.text, "larger than 3145728 bytes")
+		require.Len(t, f.requests, 1)
+		require.Equal(t, 1, f.rejected("TooLarge"))
 	}
 }
 

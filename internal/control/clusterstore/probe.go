@@ -162,11 +162,16 @@ func (r *ProbeRequester) openRequest(c *v1alpha1.EtcdCluster) *ProbeRequest {
 	return p
 }
 
-// Release gives the request back. It must not be used after that.
+// Release gives the request back. It must not be used after that. With the last request goes a
+// queue that has received no version: its EtcdCluster may be gone.
 func (p *ProbeRequest) Release() {
-	p.requester.mu.Lock()
-	defer p.requester.mu.Unlock()
-	p.queue.open = slices.DeleteFunc(p.queue.open, func(o *ProbeRequest) bool { return o == p })
+	r, q := p.requester, p.queue
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q.open = slices.DeleteFunc(q.open, func(o *ProbeRequest) bool { return o == p })
+	if len(q.open) == 0 && q.latest == nil && r.queues[p.uid] == q {
+		delete(r.queues, p.uid)
+	}
 }
 
 // startOrWait returns for how long the request must wait: until the nonce before has been answered

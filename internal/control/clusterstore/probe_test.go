@@ -149,6 +149,15 @@ func TestResultChanged(t *testing.T) {
 	})
 }
 
+// A review may begin before its EtcdCluster is deleted, and request the probe after that.
+func TestProbeOfDeletedCluster(t *testing.T) {
+	requester := newTestRequester(&slowServer{fail: apierrors.NewNotFound(schema.GroupResource{}, "c1")})
+	requester.removeCluster("c")
+	_, err := requester.request(t.Context(), clusterVersion("1", ""))
+	require.Error(t, err)
+	require.Empty(t, requester.queues)
+}
+
 func TestRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &slowServer{}

@@ -54,45 +54,6 @@ func tombstone(t *testing.T, f *storetest.Fixture) {
 	require.False(t, h.review(t, f.Request(1)).Allowed, "m0 still answers, but its node is gone")
 }
 
-// memberRemovedFirst repeats kubespray's order: the member is removed, the host is reset,
-// the Node is deleted.
-func memberRemovedFirst(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
-	decision := h.review(t, f.Request(0))
-	require.True(t, decision.Allowed, decision.Message)
-	require.Equal(t, quorum.NothingToProtect, decision.Reason)
-	f.DeleteNode(0)
-	c := h.reconcileUntil("the removed binding", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
-	require.Empty(t, c.Spec.Grants)
-	require.NotContains(t, h.events(), "Warning Tombstone")
-}
-
-// emptiedHost has three members, two of them on Nodes. One of these two is removed, and its host is
-// wiped, so that one observer is left (F30). No Node has a role.
-func emptiedHost(t *testing.T, f *storetest.Fixture) {
-	f.DeleteNode(2)
-	f.SetRole(f.Nodes[0], false)
-	f.SetRole(f.Nodes[1], false)
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.reconcileUntil("two bindings", func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 2 })
-	f.ChangeAgents(func() { f.Members, f.Silent[f.Nodes[0].Name] = f.Members[1:], true })
-	h.probeTimes(2, 2*time.Minute)
-	c := f.Cluster()
-	require.Len(t, c.Spec.Members, 2, "one list proves nothing")
-
-	own := f.Observations()[f.Nodes[0].Name]
-	own.NoMember = true
-	require.NoError(t, f.Observe(t.Context(), own))
-	c = h.reconcileUntil("the binding to end, without another reason to probe",
-		func(c *v1alpha1.EtcdCluster) bool { return len(c.Spec.Members) == 1 })
-	require.Equal(t, f.MemberID(1), c.Spec.Members[0].MemberID)
-	require.Empty(t, c.Spec.Grants)
-}
-
 // roleGivenAndTaken has three members on Nodes without a role, of which one agent answers. Then its
 // Node gets a role, and loses it.
 func roleGivenAndTaken(t *testing.T, f *storetest.Fixture) {

@@ -2,13 +2,11 @@ package leader
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,22 +64,6 @@ func clusterLimitPerNode(t *testing.T, f *storetest.Fixture) {
 	require.NotContains(t, h.log.String(), "--max-etcd-clusters", "another value would change nothing")
 	h.announce(f.Nodes[0], "eee4") // the share of another node
 	h.reconcileUntil("the EtcdCluster of another node", func(*v1alpha1.EtcdCluster) bool { return there("eee4") })
-}
-
-// waitingCluster: beyond the limit, no EtcdCluster is created, and none gives way.
-func waitingCluster(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f, func(o *Options) { o.MaxClusters = 1 })
-	h.bindAll()
-	h.announce(h.registerExtra(), "eee1")
-	h.reconcileUntil("the event on the worker", func(*v1alpha1.EtcdCluster) bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return slices.Contains(h.recorded, "Warning EtcdClusterNotCreated")
-	})
-	c := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "eee1"}}
-	require.True(t, apierrors.IsNotFound(f.Client.Get(t.Context(), client.ObjectKeyFromObject(c), c)))
-	require.Contains(t, h.log.String(), "--max-etcd-clusters=1")
 }
 
 func removedObservations(t *testing.T, f *storetest.Fixture) {

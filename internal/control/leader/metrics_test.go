@@ -9,13 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
@@ -137,44 +133,4 @@ func requireMetrics(t *testing.T, c prometheus.Collector, present, absent []stri
 	for _, line := range absent {
 		require.NotContains(t, text, line)
 	}
-}
-
-// clusterMetrics checks the metrics of a Leader with real agents: with a cluster, with a grant, and
-// after it has led.
-func clusterMetrics(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	h := newHarness(t, f)
-	h.bindAll()
-	h.reconcileUntil("a summary", func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil })
-	name := string(f.ClusterID)
-	sample := func(metric, labels string, value int) string {
-		return fmt.Sprintf(`holdfast_etcd_%s{etcd_cluster="%s"%s} %d`, metric, name, labels, value)
-	}
-	requireMetrics(t, h.leader.metrics, []string{
-		sample("list_known", "", 1), sample("voters", "", 3), sample("healthy_voters", "", 3),
-		sample("expendable_voters", "", 1), sample("members_unseen", "", 0), sample("members_without_node", "", 0),
-		sample("grants", `,reason="Deletion"`, 0),
-	}, []string{"holdfast_etcd_oldest_grant_timestamp_seconds", "holdfast_etcd_zone"})
-
-	decision := h.review(t, f.Request(1))
-	require.True(t, decision.Allowed, decision.Message)
-	h.reconcileUntil("a summary with a loss",
-		func(c *v1alpha1.EtcdCluster) bool { return c.Status.MayLose != nil && *c.Status.MayLose == 0 })
-	requireMetrics(t, h.leader.metrics, []string{
-		"holdfast_webhook_open_grants 1", sample("grants", `,reason="Deletion"`, 1), sample("expendable_voters", "", 0),
-	}, nil)
-
-	for i, zone := range []string{"a", "a", "b"} {
-		patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, corev1.LabelTopologyZone, zone)
-		node := f.Nodes[i].DeepCopy()
-		require.NoError(t, f.Client.Patch(t.Context(), node, client.RawPatch(types.MergePatchType, []byte(patch))))
-	}
-	h.reconcileUntil("zones", func(c *v1alpha1.EtcdCluster) bool {
-		zones := h.leader.states[c.UID].zones
-		return len(zones) == 2 && zones[0].Voters == 2
-	})
-	requireMetrics(t, h.leader.metrics, []string{
-		sample("zone_voters", `,zone="a"`, 2), sample("zone_holds_quorum", `,zone="a"`, 1),
-		sample("zone_voters", `,zone="b"`, 1), sample("zone_holds_quorum", `,zone="b"`, 0),
-	}, nil)
 }

@@ -185,7 +185,7 @@ func newFlood(t *testing.T, as client.Client, report v1alpha1.Observation, name 
 		})
 	}
 	t.Cleanup(f.stop)
-	require.Eventually(t, func() bool { return f.writes.Load()+f.failures.Load() > 10*floodWriters },
+	require.Eventually(t, func() bool { return f.writes.Load()+f.failures.Load() > 2*floodWriters },
 		storetest.WaitTimeout, storetest.PollInterval)
 	return f
 }

@@ -98,7 +98,7 @@ func (c *clusterReview) await(ctx context.Context, mayGrant bool) (quorum.Verdic
 			}
 		}
 		if !c.quiet.waitForNewer(waiting, result) {
-			a.isLast = true
+			a.mustEnd = true
 			break
 		}
 	}

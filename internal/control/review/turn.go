@@ -139,7 +139,7 @@ func (a *attempt) decideOne(view quorum.View) (grant v1alpha1.Grant, isNew bool)
 }
 
 // ends reports whether the review waits for no further observation.
-func (a *attempt) ends(v quorum.Verdict) bool { return v.Final || a.isLast }
+func (a *attempt) ends(v quorum.Verdict) bool { return v.Final || a.mustEnd }
 
 // grantFor returns the grant for a Node, or the zero value.
 func grantFor(c *v1alpha1.EtcdCluster, uid types.UID) v1alpha1.Grant {
@@ -171,7 +171,7 @@ func (r *Reviewer) newestCluster(ctx context.Context, batch []*attempt) *v1alpha
 			newest = c
 		}
 	}
-	if !slices.ContainsFunc(batch, func(a *attempt) bool { return a.isLast }) {
+	if !slices.ContainsFunc(batch, func(a *attempt) bool { return a.mustEnd }) {
 		return newest
 	}
 	reading, cancel := readingTime(ctx)

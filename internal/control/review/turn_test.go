@@ -115,13 +115,13 @@ func resultOf(c *v1alpha1.EtcdCluster, nonces ...string) func() clusterstore.Pro
 }
 
 // attemptFor returns an attempt about the i-th node that has this time, after all agents have
-// answered the nonce.
-func attemptFor(t *testing.T, f *storetest.Fixture, i int, nonce string, limit time.Duration) *attempt {
+// answered the nonce n.
+func attemptFor(t *testing.T, f *storetest.Fixture, i int, limit time.Duration) *attempt {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return &attempt{
-		ctx: ctx, request: f.Request(i), result: resultOf(f.Cluster(), nonce),
+		ctx: ctx, request: f.Request(i), result: resultOf(f.Cluster(), "n"),
 		judge: quorum.Decide, mayGrant: true, done: make(chan struct{}),
 	}
 }
@@ -137,30 +137,6 @@ func answeredProbe(t *testing.T, f *storetest.Fixture, reviewer testReviewer) *c
 	return probe
 }
 
-// waitingTurn: a review waits for its turn while another one writes its grant.
-func waitingTurn(t *testing.T, f *storetest.Fixture) {
-	f.RunAgents()
-	reviewer := newReviewer(f, 0)
-	probe := answeredProbe(t, f, reviewer)
-	first, second := attemptFor(t, f, 0, "", 8*time.Second), attemptFor(t, f, 0, "", 8*time.Second)
-	first.result, second.result = probe.Result, probe.Result
-	var g errgroup.Group
-	first.judge = func(v quorum.View, r quorum.Request) quorum.Verdict {
-		g.Go(func() error { _, err := reviewer.turns.take(second, reviewer.turn); return err })
-		require.Eventually(t, func() bool {
-			reviewer.turns.mu.Lock()
-			defer reviewer.turns.mu.Unlock()
-			return len(reviewer.turns.queues[v.Cluster.UID].waiting) == 1
-		}, storetest.WaitTimeout, storetest.PollInterval)
-		return quorum.Decide(v, r)
-	}
-	_, err := reviewer.turns.take(first, reviewer.turn)
-	require.NoError(t, err)
-	require.NoError(t, g.Wait())
-	require.Equal(t, int64(2), f.Cluster().Spec.Ledger)
-	require.Zero(t, reviewer.counter(t, "holdfast_webhook_grant_conflicts_total"))
-}
-
 // hangingReadOfNode: two reviews share a turn. One of them is that of a hook, which has more time.
 func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
 	f.WriteNonce("n")
@@ -168,7 +144,7 @@ func hangingReadOfNode(t *testing.T, f *storetest.Fixture) {
 	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) {
 		o.Reader = hangingReader{o.Reader, f.Nodes[2].Name}
 	})
-	webhook, hook := attemptFor(t, f, 0, "n", 7*time.Second), attemptFor(t, f, 1, "n", 15*time.Second)
+	webhook, hook := attemptFor(t, f, 0, 7*time.Second), attemptFor(t, f, 1, 15*time.Second)
 	reviewer.turns.add(f.Cluster().UID, webhook)
 	_, err := reviewer.turns.take(hook, reviewer.turn)
 	require.NoError(t, err)
@@ -184,8 +160,8 @@ func refusalBesideRefusedWrite(t *testing.T, f *storetest.Fixture) {
 	f.WriteNonce("n")
 	f.PublishAll("n")
 	reviewer := newReviewer(f, 0, func(o *clusterstore.Options) { o.Client = refusingClient{o.Client, "/spec/grants"} })
-	refused, dead := attemptFor(t, f, 0, "n", 8*time.Second), attemptFor(t, f, 2, "n", 8*time.Second)
-	after := attemptFor(t, f, 1, "n", 8*time.Second)
+	refused, dead := attemptFor(t, f, 0, 8*time.Second), attemptFor(t, f, 2, 8*time.Second)
+	after := attemptFor(t, f, 1, 8*time.Second)
 	reviewer.turns.add(f.Cluster().UID, refused)
 	reviewer.turns.add(f.Cluster().UID, dead)
 	_, err := reviewer.turns.take(after, reviewer.turn)

@@ -50,9 +50,9 @@ type attempt struct {
 	judge func(quorum.View, quorum.Request) quorum.Verdict
 	// mayGrant is false if the review wants to know the verdict only.
 	mayGrant bool
-	// isLast means that the review waits no longer: the verdict counts although further observations
-	// may change it.
-	isLast bool
+	// mustEnd means that the review waits no longer: the verdict counts although further
+	// observations may change it.
+	mustEnd bool
 
 	// done is closed when verdict and err are set.
 	done    chan struct{}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -13,10 +14,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
 // RunAgents simulates the agents until the end of the test: each answers every nonce.
@@ -24,33 +28,47 @@ func (f *Fixture) RunAgents() {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	g, ctx := errgroup.WithContext(ctx)
-	for i, node := range f.Nodes {
-		g.Go(func() error { return f.runAgent(ctx, node.Name, f.MemberID(i)) })
-	}
 	f.t.Cleanup(func() {
 		cancel()
 		require.NoError(f.t, g.Wait())
 	})
+	watched := f.ColdCache()
+	for i, node := range f.Nodes {
+		wake := loop.NewSignal()
+		notify := toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { wake.Notify() }, UpdateFunc: func(any, any) { wake.Notify() },
+		}
+		for _, kind := range []client.Object{&v1alpha1.EtcdCluster{}, &corev1.Node{}} {
+			informer, err := watched.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+			require.NoError(f.t, err)
+			_, err = informer.AddEventHandler(notify)
+			require.NoError(f.t, err)
+		}
+		g.Go(func() error { return f.runAgent(ctx, watched, wake, node.Name, f.MemberID(i)) })
+	}
+	g.Go(func() error { return watched.Start(ctx) })
 }
 
-// runAgent simulates the agent of one node. It polls every few milliseconds, because
-// nothing wakes it when the test changes what agents report.
-func (f *Fixture) runAgent(ctx context.Context, name string, local v1alpha1.MemberID) error {
+// runAgent simulates the agent of one node. It repeats what fails.
+func (f *Fixture) runAgent(
+	ctx context.Context, watched client.Reader, wake loop.Signal, name string, local v1alpha1.MemberID,
+) error {
 	answered := ""
 	for {
-		c, node := f.EmptyCluster(), &corev1.Node{}
-		err := f.Client.Get(ctx, client.ObjectKeyFromObject(c), c)
+		c, node, retry := f.EmptyCluster(), &corev1.Node{}, time.Duration(math.MaxInt64)
+		err := watched.Get(ctx, client.ObjectKeyFromObject(c), c)
 		if err == nil {
-			err = f.Client.Get(ctx, client.ObjectKey{Name: name}, node)
+			err = watched.Get(ctx, client.ObjectKey{Name: name}, node)
 		}
-		due := fmt.Sprint(c.Spec.Nonce, node.UID)
-		if err == nil && due != answered && f.PublishObservation(ctx, node, local, c.Spec.Nonce) == nil {
-			answered = due
+		if due := fmt.Sprint(c.Spec.Nonce, node.UID); err == nil && due != answered {
+			if f.PublishObservation(ctx, node, local, c.Spec.Nonce) == nil {
+				answered = due
+			} else {
+				retry = PollInterval
+			}
 		}
-		select {
-		case <-ctx.Done():
+		if loop.Wait(ctx, retry, wake) != nil {
 			return nil
-		case <-time.After(PollInterval):
 		}
 	}
 }

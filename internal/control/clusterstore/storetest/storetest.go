@@ -6,6 +6,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -45,11 +46,20 @@ func NewServer(t *testing.T) *rest.Config {
 	server := apiserver.New(t)
 	root, err := process.RepositoryRoot()
 	require.NoError(t, err)
-	crds := filepath.Join(root, "manifests/base/crd")
-	_, err = server.Kubectl(t.Context(), "apply", "--server-side", "-f", crds)
+	files, err := filepath.Glob(filepath.Join(root, "manifests/base/crd/*.yaml"))
 	require.NoError(t, err)
-	_, err = server.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "-f", crds)
-	require.NoError(t, err)
+	api := server.Client().RESTClient()
+	for _, file := range files {
+		definition, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, api.Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
+			SetHeader("Content-Type", "application/yaml").Body(definition).Do(t.Context()).Error())
+	}
+	for _, kind := range []string{"etcdclusters", "etcdobservations"} {
+		require.Eventually(t, func() bool {
+			return api.Get().AbsPath("/apis/holdfast.dev/v1alpha1/"+kind).Do(t.Context()).Error() == nil
+		}, WaitTimeout, PollInterval)
+	}
 	return server.Admin()
 }
 
