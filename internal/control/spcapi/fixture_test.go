@@ -166,9 +166,11 @@ func (s *fixture) lead(t *testing.T, publisher *spcapi.Publisher) (stop func()) 
 }
 
 // waitForRefresh waits for the next refresh, also after failures.
-func waitForRefresh() {
-	<-time.After(12 * time.Minute)
-	synctest.Wait()
+func (s *fixture) waitForRefresh(t *testing.T) {
+	t.Helper()
+	for before := s.status(t)["attempted"]; s.status(t)["attempted"] == before; synctest.Wait() {
+		<-time.After(time.Minute)
+	}
 }
 
 func (s *fixture) configMaps() typedcorev1.ConfigMapInterface {
