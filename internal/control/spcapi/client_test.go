@@ -43,7 +43,8 @@ func TestGenerations(t *testing.T) {
 		s.SetPools(pool)
 		got, err := refresh(t, options)
 		require.NoError(t, err)
-		require.NoError(t, got.PartialErr)
+		require.NoError(t, got.PoolsErr)
+		require.NoError(t, got.ClusterErr)
 		worker := fullRecord()
 		clearMissing(&worker)
 		clearMissing(&master)
@@ -82,8 +83,8 @@ func TestUnknownFieldsAndNulls(t *testing.T) {
 	got, err := refresh(t, options)
 	require.NoError(t, err, "an unknown cluster must not hide the machines")
 	require.Equal(t, []spc.Record{{PK: 1, Cluster: 23391, InstanceID: "a", State: "hibernating"}}, got.Machines)
-	require.ErrorContains(t, got.PartialErr, "the SPC API returned null instead of a list of node pools")
-	require.ErrorContains(t, got.PartialErr, "returned cluster 0 instead of 23391")
+	require.ErrorContains(t, got.PoolsErr, "the SPC API returned null instead of a list of node pools")
+	require.ErrorContains(t, got.ClusterErr, "returned cluster 0 instead of 23391")
 	require.Equal(t, int64(23391), got.Cluster.PK)
 }
 

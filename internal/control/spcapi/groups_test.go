@@ -3,7 +3,6 @@ package spcapi_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -80,19 +79,21 @@ func testGroups(t *testing.T, s *fixture) {
 	require.Equal(t, filled.Template.Labels, received.Labels)
 	require.Zero(t, filled.Template.Status.Capacity.Cpu().Cmp(*received.Status.Capacity.Cpu()))
 
-	good := newServer()
-	s.spc.Fail(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/nodepools") {
-			spcserver.Failures()["500"](w, r)
-			return
-		}
-		good.ServeHTTP(w, r)
-	})
 	stop()
-	s.lead(t, s.publisher(t)) // It has never known the pools.
+	s.failAt("/nodepools", spcserver.Failures()["500"])
+	stop = s.lead(t, s.publisher(t)) // It has never known the pools.
 	s.waitForRefresh(t)
 	require.Contains(t, s.status(t)["problem"], "responded with 500")
 	require.Equal(t, before, s.data(t, spcapi.GroupsSuffix))
+
+	stop()
+	s.failAt("/23391", spcserver.Failures()["500"])
+	large.MaxCount = 9
+	s.spc.SetPools(large)
+	s.lead(t, s.publisher(t))
+	s.waitForRefresh(t)
+	require.Contains(t, s.status(t)["problem"], "responded with 500")
+	s.requireGroup(t, large.Group(), "70Gi", 9)
 }
 
 // requireGroup checks that the group has this maximum, and a template with this disk. "" stands for

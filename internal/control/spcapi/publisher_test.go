@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -38,6 +39,7 @@ func TestPublisher(t *testing.T) {
 		"nodes without a machine":    testNodesWithoutMachine,
 		"list that is not published": testNotPublished,
 		"groups with templates":      testGroups,
+		"pools that hang":            testPoolsHang,
 		"no output contains a token": testTokenStaysSecret,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
@@ -333,6 +335,20 @@ func testNotPublished(t *testing.T, s *fixture) {
 	s.waitForRefresh(t)
 	require.Empty(t, s.status(t)["problem"])
 	require.Equal(t, "0s old", s.status(t)["age"])
+}
+
+// The machines are published although the API answers nothing else.
+func testPoolsHang(t *testing.T, s *fixture) {
+	s.spc.SetNodes(spc.Record{PK: 1, Cluster: 23391, InstanceID: "a", State: "running"})
+	s.failAt("/nodepools", func(w http.ResponseWriter, r *http.Request) {
+		s.failAt("/23391", spcserver.Hang)
+		spcserver.Hang(w, r)
+	})
+	s.lead(t, s.publisher(t))
+	<-time.After(31 * time.Second)
+	synctest.Wait()
+	require.Len(t, s.published(t).Records, 1)
+	require.Contains(t, s.status(t)["problem"], "did not respond in time")
 }
 
 // No failure makes the token appear in logs, events, metrics or ConfigMaps.
