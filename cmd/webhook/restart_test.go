@@ -161,7 +161,7 @@ func (f *fixture) startLoad(t *testing.T) *deletionLoad {
 	for i := range 8 {
 		node := []string{"unknown-etcd", "silent-2"}[i%2]
 		clients.Go(func() error {
-			for loop.Wait(ctx, 50*time.Millisecond, nil) == nil {
+			for loop.Wait(ctx, 20*time.Millisecond, nil) == nil {
 				from := time.Now()
 				err := f.Client().CoreV1().Nodes().Delete(context.WithoutCancel(ctx), node, metav1.DeleteOptions{})
 				load.add(unanswered{node: node, from: from, to: time.Now(), err: err})
