@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
@@ -33,9 +32,10 @@ users:
 `
 )
 
-// TestClientCertificateOfAPIServer requires a client certificate of a real API server, as
-// docs/permissions.md describes it.
-func TestClientCertificateOfAPIServer(t *testing.T) {
+// writeClientCertificate writes what docs/permissions.md describes: the API server sends a client
+// certificate to the webhook. It returns the configuration of the API server, and the authority.
+func writeClientCertificate(t *testing.T) (configuration, authority string) {
+	t.Helper()
 	page, err := os.ReadFile("../../docs/permissions.md")
 	require.NoError(t, err)
 	unindented := strings.ReplaceAll(string(page), "\n   ", "\n")
@@ -43,26 +43,25 @@ func TestClientCertificateOfAPIServer(t *testing.T) {
 	require.Contains(t, unindented, webhookKubeconfig)
 
 	ca, dir := newCA(t), t.TempDir()
-	authority := filepath.Join(dir, "ca.crt")
+	authority, configuration = filepath.Join(dir, "ca.crt"), filepath.Join(dir, "admission.yaml")
 	require.NoError(t, ca.Write(authority))
 	pair, err := ca.Issue(pki.CertOptions{CommonName: "kube-apiserver", Client: true})
 	require.NoError(t, err)
 	require.NoError(t, pair.Write(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key")))
-	configuration := filepath.Join(dir, "admission.yaml")
 	for path, content := range map[string]string{
 		configuration: admissionConfiguration, filepath.Join(dir, "kubeconfig"): webhookKubeconfig,
 	} {
 		content = strings.ReplaceAll(content, "/etc/kubernetes/webhooks", dir)
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 	}
+	return configuration, authority
+}
 
-	server := apiserver.NewWith(t, apiserver.Options{Args: []string{"--admission-control-config-file=" + configuration}})
-	require.NoError(t, server.Install(t.Context()))
-	f := newFixtureOn(t, server, []string{"--client-ca-file=" + authority, "--client-name=kube-apiserver"})
-	f.addNode(t, "n1", etcdLabel())
-	out, err := f.deleteNode(t, "n1")
-	require.Error(t, err)
-	require.Contains(t, out+err.Error(), "its member is unknown")
+// testClientCertificate requires the client certificate of the API server.
+func testClientCertificate(t *testing.T, f *fixture) {
+	f.startReady(t, []string{"--client-ca-file=" + f.clientCA, "--client-name=kube-apiserver"})
+	f.addNode(t, "certified-etcd", etcdLabel())
+	require.ErrorContains(t, f.deleteNode(t, "certified-etcd"), "its member is unknown")
 
 	conn, err := f.replicas[0].dial(t.Context())
 	require.NoError(t, err, "in TLS 1.3 the server checks the certificate after the handshake of the client")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,6 +26,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
 // soon is the time limit for events that take milliseconds on an idle machine.
@@ -147,41 +150,54 @@ func fetch(t *testing.T, url string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// fixture is an API server with Holdfast installed, and replicas of the webhook.
+// fixture is an API server with Holdfast installed, and the replicas of one scenario. Objects stay
+// after a scenario, so each has names of its own.
 type fixture struct {
 	*apiserver.Server
 	api      client.Client
+	clientCA string // the file with the authority of the API server's client certificate
 	replicas []*webhookProcess
 	service  *apiserver.ServiceProxy
 }
 
-// newFixture starts one replica for each list of arguments, behind the Service of the
-// webhook.
-func newFixture(t *testing.T, replicaArgs ...[]string) *fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	return newFixtureOn(t, apiserver.NewInstalled(t), replicaArgs...)
-}
-
-// newFixtureOn starts the replicas on a server with Holdfast installed.
-func newFixtureOn(t *testing.T, server *apiserver.Server, replicaArgs ...[]string) *fixture {
-	t.Helper()
-	f := &fixture{Server: server}
+	f := &fixture{}
+	var configuration string
+	configuration, f.clientCA = writeClientCertificate(t)
+	f.Server = apiserver.NewWith(t, apiserver.Options{Args: []string{"--admission-control-config-file=" + configuration}})
+	apiserver.InstallMachines(t, f.Server)
+	require.NoError(t, f.Install(t.Context(), "cluster-api", "karpenter-nodeclaims"))
 	objects := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(objects))
 	require.NoError(t, v1alpha1.AddToScheme(objects))
 	var err error
 	f.api, err = client.New(f.Admin(), client.Options{Scheme: objects})
 	require.NoError(t, err)
+	return f
+}
+
+// start starts a replica for each list of arguments, behind the Service of the webhook, until the
+// scenario ends.
+func (f *fixture) start(t *testing.T, replicaArgs ...[]string) {
+	t.Helper()
+	f.replicas = nil
 	for i, args := range replicaArgs {
 		f.replicas = append(f.replicas, startWebhook(t, f.Server, fmt.Sprint("webhook-", i), args...))
 	}
+	var err error
 	f.service, err = f.ServeService(t.Context(), "holdfast-system", "holdfast-webhook", f.addresses()...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.service.Close()) })
+}
+
+// startReady is start, and waits until the replicas are ready.
+func (f *fixture) startReady(t *testing.T, replicaArgs ...[]string) {
+	t.Helper()
+	f.start(t, replicaArgs...)
 	for _, replica := range f.replicas {
 		replica.waitReady(t)
 	}
-	return f
 }
 
 // addresses returns where the replicas review deletions.
@@ -205,17 +221,41 @@ func etcdLabel() map[string]string {
 	return map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
 }
 
-func (f *fixture) deleteNode(t *testing.T, node string, args ...string) (string, error) {
+func (f *fixture) deleteNode(t *testing.T, node string) error {
 	t.Helper()
-	return f.Kubectl(t.Context(), append([]string{"delete", "node", node, "--wait=false"}, args...)...)
+	return f.Client().CoreV1().Nodes().Delete(t.Context(), node, metav1.DeleteOptions{})
+}
+
+// kubectlDelete deletes a node and returns what the user sees.
+func (f *fixture) kubectlDelete(t *testing.T, node string) string {
+	t.Helper()
+	out, err := f.Kubectl(t.Context(), "delete", "node", node, "--wait=false")
+	require.NoError(t, err)
+	return out
+}
+
+func (f *fixture) annotate(t *testing.T, node, key, value string) error {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: value}}})
+	require.NoError(t, err)
+	_, err = f.Client().CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// breakGlass permits the deletion of the node for ten minutes.
+func (f *fixture) breakGlass(t *testing.T, node *corev1.Node) {
+	t.Helper()
+	glass := fmt.Sprintf(`{"uid":"%s","until":"%s","reason":"the machine is gone"}`,
+		node.UID, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
+	require.NoError(t, f.annotate(t, node.Name, quorum.BreakGlassAnnotation, glass))
 }
 
 // addSilentMember adds a node with the member of a cluster whose agent never answers, so
 // that a review of its deletion waits for the agent.
-func (f *fixture) addSilentMember(t *testing.T, node string) (*corev1.Node, *v1alpha1.EtcdCluster) {
+func (f *fixture) addSilentMember(t *testing.T, node, name string) (*corev1.Node, *v1alpha1.EtcdCluster) {
 	t.Helper()
 	silent := f.addNode(t, node, etcdLabel())
-	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "cd"}, Spec: v1alpha1.EtcdClusterSpec{
+	cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.EtcdClusterSpec{
 		Nonce: "before", Members: []v1alpha1.Binding{{
 			MemberID: "a1", Node: silent.Name, NodeUID: silent.UID, Basis: v1alpha1.BasisAddress,
 		}},

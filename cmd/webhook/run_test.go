@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -28,15 +27,34 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-func TestRun(t *testing.T) {
+// TestWebhook runs the scenarios that need a real API server, one after the other on the same one.
+func TestWebhook(t *testing.T) {
+	f := newFixture(t)
+	for _, scenario := range []struct {
+		name string
+		run  func(*testing.T, *fixture)
+	}{
+		{"hold watch", testHoldWatch}, // before other Nodes are held
+		{"lost Lease", testLostLease},
+		{"client certificate", testClientCertificate},
+		{"machines", testMachines},
+		{"reviews", testReviews},
+		{"slow posts", testSlowPosts},
+		{"restarts", testRestarts},
+		{"certificate in files", testTLSFiles}, // takes permissions away
+	} {
+		t.Run(scenario.name, func(t *testing.T) { scenario.run(t, f) })
+	}
+}
+
+// testReviews has two replicas that publish the SPC inventory too, and stops them.
+func testReviews(t *testing.T, f *fixture) {
 	args := []string{"--spc-secret-dir=" + startSPC(t), "--observer-wait=5s"}
-	f := newFixture(t, args, args)
+	f.startReady(t, args, args)
 
 	// Workers can be deleted, one by one and as a collection.
 	f.addNode(t, "worker-1", nil)
-	out, err := f.deleteNode(t, "worker-1")
-	require.NoError(t, err)
-	require.Equal(t, "node \"worker-1\" deleted\n", out, "there is a warning")
+	require.Equal(t, "node \"worker-1\" deleted\n", f.kubectlDelete(t, "worker-1"), "there is a warning")
 	for _, name := range []string{"worker-2", "worker-3"} {
 		f.addNode(t, name, map[string]string{"pool": "old"})
 	}
@@ -49,8 +67,8 @@ func TestRun(t *testing.T) {
 	// A node with the label but without a member in any cluster cannot be decided on, so
 	// it stays. A dry run has the same result.
 	lost := f.addNode(t, "etcd-9", etcdLabel())
-	for _, args := range [][]string{nil, {"--dry-run=server"}} {
-		_, err = f.deleteNode(t, "etcd-9", args...)
+	for _, dryRun := range [][]string{nil, {metav1.DryRunAll}} {
+		err := nodes.Delete(t.Context(), "etcd-9", metav1.DeleteOptions{DryRun: dryRun})
 		require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
 		require.ErrorContains(t, err, "etcd-9")
 	}
@@ -58,27 +76,20 @@ func TestRun(t *testing.T) {
 	require.Contains(t, f.waitForEvent(t, lost, "DeletionRefused"), "user kubernetes-admin may not delete this node: ")
 
 	// Nor can k3s be made to remove its member, but that of a worker, which has none.
-	const marker = "etcd.k3s.cattle.io/remove=true"
-	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", marker)
-	require.ErrorContains(t, err, `admission webhook "removal-markers.holdfast.dev" denied the request`)
+	const marker = "etcd.k3s.cattle.io/remove"
+	require.ErrorContains(t, f.annotate(t, "etcd-9", marker, "true"),
+		`admission webhook "removal-markers.holdfast.dev" denied the request`)
 	require.Contains(t, f.waitForEvent(t, lost, "RemovalRefused"),
 		"user kubernetes-admin may not remove the member of this node: ")
 	f.addNode(t, "worker-4", nil)
-	_, err = f.Kubectl(t.Context(), "annotate", "node", "worker-4", marker)
-	require.NoError(t, err)
+	require.NoError(t, f.annotate(t, "worker-4", marker, "true"))
 
 	// With break-glass both is possible.
-	glass := fmt.Sprintf(`{"uid":"%s","until":"%s","reason":"the machine is gone"}`,
-		lost.UID, time.Now().Add(10*time.Minute).UTC().Format(time.RFC3339))
-	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", quorum.BreakGlassAnnotation+"="+glass)
-	require.NoError(t, err)
-	_, err = f.Kubectl(t.Context(), "annotate", "node", "etcd-9", marker)
-	require.NoError(t, err)
+	f.breakGlass(t, lost)
+	require.NoError(t, f.annotate(t, "etcd-9", marker, "true"))
 	require.Contains(t, f.waitForEvent(t, lost, "RemovalAllowed"),
 		"user kubernetes-admin removes the member of this node with a break-glass override: ")
-	out, err = f.deleteNode(t, "etcd-9")
-	require.NoError(t, err)
-	require.Contains(t, out, "Warning: ")
+	require.Contains(t, f.kubectlDelete(t, "etcd-9"), "Warning: ")
 	require.Contains(t, f.waitForEvent(t, lost, "DeletionAllowed"),
 		"user kubernetes-admin deletes this node with a break-glass override: ")
 
@@ -102,10 +113,7 @@ func TestRun(t *testing.T) {
 	terminating := f.addNode(t, "etcd-8", etcdLabel())
 	terminating.Finalizers = []string{"example.org/wait"}
 	require.NoError(t, f.api.Update(t.Context(), terminating))
-	terminating.Annotations = map[string]string{
-		quorum.BreakGlassAnnotation: strings.Replace(glass, string(lost.UID), string(terminating.UID), 1),
-	}
-	require.NoError(t, f.api.Update(t.Context(), terminating))
+	f.breakGlass(t, terminating)
 	require.NoError(t, f.api.Delete(t.Context(), terminating))
 	require.NoError(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(terminating), terminating))
 	delete(terminating.Annotations, quorum.BreakGlassAnnotation)
@@ -121,12 +129,11 @@ func TestRun(t *testing.T) {
 func (f *fixture) checkShutdown(t *testing.T) {
 	t.Helper()
 	f.waitForLeader(t)
-	silent, cluster := f.addSilentMember(t, "etcd-1")
+	silent, cluster := f.addSilentMember(t, "silent-1", "cd")
 	for left := f.replicas; len(left) > 0; {
 		reviewed := make(chan error, 1)
 		go func() {
-			_, err := f.deleteNode(t, silent.Name)
-			reviewed <- err
+			reviewed <- f.deleteNode(t, silent.Name)
 		}()
 		var busy *webhookProcess
 		require.Eventually(t, func() bool {
@@ -160,10 +167,8 @@ func (f *fixture) checkShutdown(t *testing.T) {
 
 	// Without a webhook, workers can be deleted, and etcd nodes cannot.
 	f.addNode(t, "worker-9", nil)
-	_, err := f.deleteNode(t, "worker-9")
-	require.NoError(t, err)
-	_, err = f.deleteNode(t, silent.Name)
-	require.ErrorContains(t, err, "failed calling webhook")
+	require.NoError(t, f.deleteNode(t, "worker-9"))
+	require.ErrorContains(t, f.deleteNode(t, silent.Name), "failed calling webhook")
 }
 
 // answerUntilReviewed publishes an observation of a cluster with one voter for each nonce, and
@@ -196,11 +201,11 @@ func (f *fixture) answerUntilReviewed(
 	return result
 }
 
-// TestHoldWatch has a held node and no agent. The leader of the webhook must release the
+// testHoldWatch has a held node and no agent. The leader of the webhook must release the
 // node.
-func TestHoldWatch(t *testing.T) {
-	f := newFixture(t, []string{"--agent-missing-after=1s", "--stuck-hold-after=6s", "--on-stuck-hold=release"})
+func testHoldWatch(t *testing.T, f *fixture) {
 	apiserver.RequireBornHeld(t, f.Server)
+	f.startReady(t, []string{"--agent-missing-after=1s", "--stuck-hold-after=6s", "--on-stuck-hold=release"})
 	f.waitForLeader(t)
 	node, _, err := f.AddNode(t.Context(), apiserver.NodeSpec{Name: "n1", Ready: true})
 	require.NoError(t, err)
@@ -284,9 +289,8 @@ func TestOpenPortWarning(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config{kubeconfig: unreachableAPI(t), listen: "127.0.0.1:0", clientCAFile: test.clientCA}
-			// There is no API server, so run waits until its context ends.
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // There is no API server, so run would wait.
 			var log bytes.Buffer
 			require.NoError(t, run(ctx, cfg, &log))
 			require.Contains(t, log.String(), "webhook starting")

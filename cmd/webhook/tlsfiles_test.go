@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,23 +18,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
 )
 
-// TestTLSFiles rotates a certificate of another authority while a real API server calls two
+// testTLSFiles rotates a certificate of another authority while a real API server calls two
 // replicas, which have no permission for a Secret or the webhook configuration.
-func TestTLSFiles(t *testing.T) {
-	f := newFixture(t)
+func testTLSFiles(t *testing.T, f *fixture) {
 	f.removeCertificateRules(t)
+	secrets := f.Client().CoreV1().Secrets("holdfast-system")
+	require.NoError(t, client.IgnoreNotFound(secrets.Delete(t.Context(), tlsSecret, metav1.DeleteOptions{})))
 	dir := t.TempDir()
 	ca := newCA(t)
 	f.trust(t, ca)
-	for i := range 2 {
-		f.replicas = append(f.replicas, startWebhook(t, f.Server, fmt.Sprint("webhook-", i),
-			"--tls-cert-file="+filepath.Join(dir, "tls.crt"), "--tls-key-file="+filepath.Join(dir, "tls.key")))
-	}
-	f.service.SetBackends(f.addresses()...)
+	args := []string{"--tls-cert-file=" + filepath.Join(dir, "tls.crt"), "--tls-key-file=" + filepath.Join(dir, "tls.key")}
+	f.start(t, args, args)
 	for _, replica := range f.replicas {
 		require.Eventually(t, func() bool {
 			code, text := fetch(t, "http://"+replica.health+"/readyz")
@@ -48,7 +46,7 @@ func TestTLSFiles(t *testing.T) {
 		}, 300*time.Millisecond, 20*time.Millisecond, "the Service would not use another replica")
 	}
 
-	f.addNode(t, "etcd-1", etcdLabel())
+	f.addNode(t, "etcd-of-files", etcdLabel())
 	serve := func(ca *pki.CA) {
 		pair, err := ca.Issue(pki.CertOptions{Hosts: []string{"holdfast-webhook.holdfast-system.svc"}, Server: true})
 		require.NoError(t, err)
@@ -61,7 +59,7 @@ func TestTLSFiles(t *testing.T) {
 		for _, replica := range f.replicas {
 			f.service.SetBackends(replica.address)
 			require.Eventually(t, func() bool {
-				_, err := f.deleteNode(t, "etcd-1")
+				err := f.deleteNode(t, "etcd-of-files")
 				require.Error(t, err)
 				return strings.Contains(err.Error(), `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
 			}, soon, 100*time.Millisecond, "the API server reads new authorities with a delay")
@@ -78,7 +76,7 @@ func TestTLSFiles(t *testing.T) {
 	f.trust(t, next)
 	serve(next)
 
-	_, err := f.Client().CoreV1().Secrets("holdfast-system").Get(t.Context(), "holdfast-webhook-tls", metav1.GetOptions{})
+	_, err := secrets.Get(t.Context(), tlsSecret, metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 	for _, replica := range f.replicas {
 		require.NotContains(t, replica.LogTail(1000), "forbidden")

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -179,22 +178,6 @@ func Failures() map[string]http.HandlerFunc {
 			writeError(w, http.StatusUnauthorized, "no such token: "+r.Header.Get("Authorization"))
 		},
 	}
-}
-
-// Flood answers with 50 MB, and does not announce the size.
-func Flood(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, "[")
-	rest := `,"instance_id":"a","state":"running","name":"` + strings.Repeat("x", 970) + `"}`
-	for i := 1; i <= 50<<10; i++ {
-		if i > 1 {
-			_, _ = io.WriteString(w, ",")
-		}
-		if _, err := io.WriteString(w, `{"pk":`+strconv.Itoa(i)+rest); err != nil {
-			return // the client has closed the connection
-		}
-	}
-	_, _ = io.WriteString(w, "]")
 }
 
 // Hang answers nothing until the client closes the connection.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
@@ -217,7 +218,7 @@ func (f *fixture) requireNoFailedCall(t *testing.T, done func() bool) {
 	var calls atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		for ; ctx.Err() == nil; calls.Add(1) {
+		for ; loop.Wait(ctx, 50*time.Millisecond, nil) == nil; calls.Add(1) {
 			if err := f.call(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("call %d: %w", calls.Load(), err)
 			}

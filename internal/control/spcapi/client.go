@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// requestTimeout limits the time of one request including its response.
-	requestTimeout = 30 * time.Second
+	// refreshTimeout limits the time of one refresh including its responses. The machines are
+	// published after it, even if the other requests hang.
+	refreshTimeout = 30 * time.Second
 	// maxBody limits the size of a response: 15,000 nodes of about 1 KiB each, doubled.
 	maxBody = 32 << 20
 	// maxDetail limits how much of an error response is read.
@@ -46,7 +47,7 @@ func NewClient(o Options) (*Client, error) {
 		return nil, err
 	}
 	return &Client{options: o, http: &http.Client{
-		Transport: transport, Timeout: requestTimeout,
+		Transport: transport,
 		// The client sends the token to the configured URL only. A redirect might lead to the
 		// same host without TLS.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -59,10 +60,13 @@ type RefreshResult struct {
 	Machines     []spc.Record
 	Pools        []spc.Pool
 	Cluster      spc.Cluster
-	// PartialErr is the reason why Pools or Cluster are unknown, or nil. The machines are known
-	// in both cases.
-	PartialErr error
+	// PoolsErr and ClusterErr are the reasons why Pools or Cluster are unknown, or nil. The machines
+	// are known in all cases.
+	PoolsErr, ClusterErr error
 }
+
+// partialErr returns why Pools or Cluster are unknown, or nil.
+func (a RefreshResult) partialErr() error { return errors.Join(a.PoolsErr, a.ClusterErr) }
 
 // Refresh reads the cluster's machines, its pools and the cluster in three requests. The
 // error never contains the token. It is a *StatusError if the API responded with an error.
@@ -71,14 +75,14 @@ func (c *Client) Refresh(ctx context.Context) (RefreshResult, error) {
 	if err != nil {
 		return RefreshResult{}, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
 	a := RefreshResult{Organization: s.organization}
 	if a.Machines, err = c.listMachines(ctx, s); err != nil {
 		return RefreshResult{}, err
 	}
-	var pools, cluster error
-	a.Pools, pools = c.listPools(ctx, s)
-	a.Cluster, cluster = c.getCluster(ctx, s)
-	a.PartialErr = errors.Join(pools, cluster)
+	a.Pools, a.PoolsErr = c.listPools(ctx, s)
+	a.Cluster, a.ClusterErr = c.getCluster(ctx, s)
 	a.Cluster.PK = s.cluster
 	return a, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,6 +115,9 @@ type fixture struct {
 	token   string // the file
 	output  bytes.Buffer
 	metrics *spcapi.Metrics
+	// broken is the end of the paths that failure answers, or empty.
+	broken  string
+	failure http.HandlerFunc
 }
 
 // inBubble runs a test in a bubble of synctest.
@@ -129,7 +133,13 @@ func (s *fixture) publisher(t *testing.T) *spcapi.Publisher {
 	t.Helper()
 	client, err := spcapi.NewClient(spcapi.Options{
 		BaseURL: "https://spc.example", TokenFile: s.token, Organization: 111, Cluster: 23391,
-		Transport: handlerTransport(s.spc.ServeHTTP),
+		Transport: handlerTransport(func(w http.ResponseWriter, r *http.Request) {
+			if s.broken != "" && strings.HasSuffix(r.URL.Path, s.broken) {
+				s.failure(w, r)
+				return
+			}
+			s.spc.ServeHTTP(w, r)
+		}),
 	})
 	require.NoError(t, err)
 	return &spcapi.Publisher{
@@ -165,10 +175,17 @@ func (s *fixture) lead(t *testing.T, publisher *spcapi.Publisher) (stop func()) 
 	return stop
 }
 
+// failAt makes the API fail at the paths with this end.
+func (s *fixture) failAt(end string, failure http.HandlerFunc) {
+	s.broken, s.failure = end, failure
+}
+
 // waitForRefresh waits for the next refresh, also after failures.
-func waitForRefresh() {
-	<-time.After(12 * time.Minute)
-	synctest.Wait()
+func (s *fixture) waitForRefresh(t *testing.T) {
+	t.Helper()
+	for before := s.status(t)["attempted"]; s.status(t)["attempted"] == before; synctest.Wait() {
+		<-time.After(time.Minute)
+	}
 }
 
 func (s *fixture) configMaps() typedcorev1.ConfigMapInterface {
@@ -228,5 +245,5 @@ type handlerTransport http.HandlerFunc
 func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response := httptest.NewRecorder()
 	h(response, r)
-	return response.Result(), nil
+	return response.Result(), r.Context().Err()
 }

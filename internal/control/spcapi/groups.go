@@ -21,7 +21,7 @@ const maxGroup = 32 << 10
 // publishGroups writes the groups, unless the pools are unknown. The templates of empty groups come
 // from the ConfigMap itself, so a new leader keeps them.
 func (r *Publisher) publishGroups(ctx context.Context, nodes []*corev1.Node) error {
-	if r.result.PartialErr != nil {
+	if r.result.PoolsErr != nil {
 		return nil
 	}
 	return r.put(ctx, r.Name+GroupsSuffix, func(m *corev1.ConfigMap) error {

@@ -3,7 +3,6 @@ package spcapi_test
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -37,7 +36,7 @@ func testGroups(t *testing.T, s *fixture) {
 		change()
 		_, err := nodes.Update(t.Context(), node, metav1.UpdateOptions{})
 		require.NoError(t, err)
-		waitForRefresh()
+		s.waitForRefresh(t)
 	}
 	update(func() {
 		node.Status.Allocatable = corev1.ResourceList{
@@ -47,28 +46,28 @@ func testGroups(t *testing.T, s *fixture) {
 	})
 	filled := s.requireGroup(t, large.Group(), "70Gi", 5)
 
-	// The kubelet of the only Node of a group sets as many labels as fit. The group then has no
-	// template, and the other one is published all the same.
+	// The kubelet of the only Node of a group sets many labels. The group then has no template, and
+	// the other one is published all the same.
 	small.MaxCount = 2
 	s.spc.SetPools(small, large)
 	update(func() {
-		for i := range 14500 {
+		for i := range 600 {
 			node.Labels[fmt.Sprintf("x/%06d", i)] = strings.Repeat("v", 63)
 		}
 	})
 	s.requireGroup(t, small.Group(), "40Gi", 2)
-	require.Contains(t, s.requireGroup(t, large.Group(), "", 5).Debug, "no template: it has 1")
+	require.Contains(t, s.requireGroup(t, large.Group(), "", 5).Debug, "no template: it has 4")
 	update(func() { clear(node.Labels) })
 	s.requireGroup(t, large.Group(), "70Gi", 5)
 
 	s.spc.SetNodes()
 	require.NoError(t, nodes.Delete(t.Context(), "worker-7", metav1.DeleteOptions{}))
-	waitForRefresh()
+	s.waitForRefresh(t)
 	stop()
 	large.MaxCount = 8
 	s.spc.SetPools(large)
 	stop = s.lead(t, s.publisher(t))
-	waitForRefresh()
+	s.waitForRefresh(t)
 	require.Equal(t, filled.Template, s.requireGroup(t, large.Group(), "70Gi", 8).Template)
 	before := s.data(t, spcapi.GroupsSuffix)
 	require.NotContains(t, before, small.Group())
@@ -80,19 +79,21 @@ func testGroups(t *testing.T, s *fixture) {
 	require.Equal(t, filled.Template.Labels, received.Labels)
 	require.Zero(t, filled.Template.Status.Capacity.Cpu().Cmp(*received.Status.Capacity.Cpu()))
 
-	good := newServer()
-	s.spc.Fail(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/nodepools") {
-			spcserver.Failures()["500"](w, r)
-			return
-		}
-		good.ServeHTTP(w, r)
-	})
 	stop()
-	s.lead(t, s.publisher(t)) // It has never known the pools.
-	waitForRefresh()
+	s.failAt("/nodepools", spcserver.Failures()["500"])
+	stop = s.lead(t, s.publisher(t)) // It has never known the pools.
+	s.waitForRefresh(t)
 	require.Contains(t, s.status(t)["problem"], "responded with 500")
 	require.Equal(t, before, s.data(t, spcapi.GroupsSuffix))
+
+	stop()
+	s.failAt("/23391", spcserver.Failures()["500"])
+	large.MaxCount = 9
+	s.spc.SetPools(large)
+	s.lead(t, s.publisher(t))
+	s.waitForRefresh(t)
+	require.Contains(t, s.status(t)["problem"], "responded with 500")
+	s.requireGroup(t, large.Group(), "70Gi", 9)
 }
 
 // requireGroup checks that the group has this maximum, and a template with this disk. "" stands for

@@ -162,7 +162,7 @@ func (r *Publisher) refreshAndReport(ctx context.Context) error {
 	r.Metrics.leading.Store(&refreshed{summary, r.success, r.bytes})
 	// The status has a ConfigMap of its own, which does not wake the agents.
 	statusErr := r.put(ctx, r.Name+StatusSuffix, func(m *corev1.ConfigMap) error {
-		m.Data = r.status(began, errors.Join(err, r.result.PartialErr, groupsErr), summary)
+		m.Data = r.status(began, errors.Join(err, r.result.partialErr(), groupsErr), summary)
 		return nil
 	})
 	if failed := errors.Join(groupsErr, statusErr); failed != nil && ctx.Err() == nil {
@@ -184,11 +184,11 @@ func (r *Publisher) refresh(ctx context.Context, nodes []*corev1.Node, now time.
 	if before := r.published; before != nil && before.AsOf.After(inventory.AsOf) {
 		inventory.AsOf = before.AsOf // the newest Node was deleted
 	}
-	if result.PartialErr != nil {
-		result.Pools = r.result.Pools // keep the last known values
-		if result.Cluster.Name == "" {
-			result.Cluster = r.result.Cluster
-		}
+	if result.PoolsErr != nil { // keep the last known values
+		result.Pools = r.result.Pools
+	}
+	if result.ClusterErr != nil {
+		result.Cluster = r.result.Cluster
 	}
 	full := *inventory
 	full.Records = result.Machines
@@ -294,7 +294,7 @@ func (r *Publisher) reportRefresh(ctx context.Context, err error) {
 		r.Log.InfoContext(ctx, "refreshed spc inventory", "machines", len(r.result.Machines),
 			"cluster", r.result.Cluster.Name, "provider", r.result.Cluster.Provider)
 	}
-	if partial := r.result.PartialErr; r.logged.ChangedErrorText("partial", partial) && partial != nil {
+	if partial := r.result.partialErr(); r.logged.ChangedErrorText("partial", partial) && partial != nil {
 		r.Log.WarnContext(ctx, "failed to read spc node pools or cluster; the machines are up to date", "err", partial)
 	}
 }
