@@ -1,11 +1,13 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -145,4 +147,29 @@ func TestNotFoundByAnother(t *testing.T) {
 	unexpected := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "nodes"},
 		"w1", "404 page not found", 0, true)
 	require.Equal(t, failed, removalOf("w1", nil, unexpected).Reason)
+}
+
+// TestInterrupted: an API server that accepts requests and does not answer, such as one of an old
+// context. Ctrl-C ends each command, also the first request, for the kinds that it has.
+func TestInterrupted(t *testing.T) {
+	for _, line := range []string{"status", "settle w1", "can-remove w1", "uninstall"} {
+		t.Run(line, func(t *testing.T) {
+			ctx, interrupt := context.WithCancel(t.Context())
+			web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				interrupt()
+				<-r.Context().Done()
+			}))
+			defer web.Close()
+			ended := make(chan commandResult, 1)
+			go func() { ended <- runPlugin(ctx, append(strings.Fields(line), "--server="+web.URL)...) }()
+			select {
+			case r := <-ended:
+				require.NotZero(t, r.code)
+				require.Contains(t, r.out+r.errOut, "context canceled")
+			case <-time.After(time.Minute):
+				web.CloseClientConnections()
+				require.Fail(t, "the command does not end")
+			}
+		})
+	}
 }
