@@ -41,7 +41,8 @@ func TestWaitGone(t *testing.T) {
 			[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again", "it is gone (15s)\n",
 		},
 		"never known": {
-			[]error{failed}, "waiting until namespace/holdfast-system is gone: Internal error occurred",
+			[]error{failed},
+			"waiting until namespace/holdfast-system is gone: Internal error occurred",
 			"it is gone (15s): Internal error occurred: etcd is down\n",
 		},
 		"denied":       {[]error{denied, gone}, "forbidden", ""},
