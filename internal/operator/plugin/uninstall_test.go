@@ -133,7 +133,7 @@ func (f *uninstallFixture) remaining(t *testing.T) []string {
 }
 
 // uninstallByCommand runs the command with the rights of the Job: as a dry run, and again and again
-// until nothing is left. First a pod of the webhook is on a node without a kubelet, so the pod never
+// until nothing is left. First a pod of the webhook is on a node without a kubelet, so it never
 // ends. The hooks of Machines are removed, and the Nodes are cleaned all the same.
 func uninstallByCommand(t *testing.T, f *uninstallFixture) {
 	f.install(t)

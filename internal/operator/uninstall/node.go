@@ -96,7 +96,7 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		changed = changed || newest != node
 		return err
 	}
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost half a minute
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // about 26 s
 	var last error
 	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
 		if last = clean(); last != nil && !isTransient(last) {
