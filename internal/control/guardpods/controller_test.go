@@ -144,19 +144,21 @@ func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1
 }
 
 func testEdited(t *testing.T, f *fixture) {
-	for name, patch := range map[string]string{
-		"label":      `{"metadata":{"labels":null}}`,
-		"owner":      `{"metadata":{"ownerReferences":null}}`,
-		"annotation": `{"metadata":{"annotations":{"holdfast.dev/node-uid":"other"}}}`,
+	old := map[string]types.UID{}
+	for node, patch := range map[string]string{
+		"etcd-0": `{"metadata":{"labels":null}}`,
+		"etcd-1": `{"metadata":{"ownerReferences":null}}`,
+		"etcd-2": `{"metadata":{"annotations":{"holdfast.dev/node-uid":"other"}}}`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			old := f.waitForPod(t, "etcd-2", "")
-			_, err := f.admin.Patch(t.Context(), old.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-			require.NoError(t, err)
-			again := f.waitForPod(t, "etcd-2", old.UID)
-			require.Contains(t, again.Labels, guard.NodeLabel)
-			require.NotNil(t, metav1.GetControllerOf(again))
-		})
+		pod := f.waitForPod(t, node, "")
+		old[node] = pod.UID
+		_, err := f.admin.Patch(t.Context(), pod.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	for node, uid := range old {
+		again := f.waitForPod(t, node, uid)
+		require.Contains(t, again.Labels, guard.NodeLabel)
+		require.NotNil(t, metav1.GetControllerOf(again))
 	}
 }
 
@@ -210,10 +212,10 @@ func testEnded(t *testing.T, f *fixture) {
 		_, err := f.admin.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	}
-	began, pod := time.Now(), f.pod(t, "etcd-1")
+	began, pod := time.Now(), f.pod(t, "seven-0")
 	for range 3 {
 		end(pod)
-		pod = f.waitForPod(t, "etcd-1", pod.UID)
+		pod = f.waitForPod(t, "seven-0", pod.UID)
 	}
 	require.Greater(t, time.Since(began), firstDelay+2*firstDelay)
 }

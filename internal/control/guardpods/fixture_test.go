@@ -34,7 +34,7 @@ const (
 	soon = 20 * time.Second
 	poll = 10 * time.Millisecond
 	// tick is the tick of the Controller in tests.
-	tick = 300 * time.Millisecond
+	tick = 200 * time.Millisecond
 	// webhookAccount is the user name of the webhook.
 	webhookAccount = "system:serviceaccount:holdfast-system:holdfast-webhook"
 )
@@ -55,10 +55,12 @@ func newFixture(t *testing.T) *fixture {
 	var err error
 	f.client, err = client.New(f.Admin(), client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
-	agents, err := f.Server.Client().AppsV1().DaemonSets(guard.Namespace).
-		Get(t.Context(), "holdfast-agent", metav1.GetOptions{})
+	// An injector puts its container in front, as in addAgent.
+	agents, err := f.Server.Client().AppsV1().DaemonSets(guard.Namespace).Patch(t.Context(), "holdfast-agent",
+		types.JSONPatchType, []byte(`[{"op":"add","path":"/spec/template/spec/containers/0",
+			"value":{"name":"injected","image":"injected"}}]`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	f.image = agents.Spec.Template.Spec.Containers[0].Image
+	f.image = agents.Spec.Template.Spec.Containers[1].Image
 	ctx, cancel := context.WithCancel(t.Context())
 	var kubelet sync.WaitGroup
 	kubelet.Go(func() { f.runKubelet(ctx) })
@@ -117,7 +119,9 @@ func (f *fixture) addAgent(t *testing.T, node string) {
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: "holdfast-agent",
 			ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
-			Containers:       []corev1.Container{{Name: "agent", Image: f.image}},
+			Containers: []corev1.Container{
+				{Name: "injected", Image: "injected"}, {Name: agentContainer, Image: f.image},
+			},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -226,7 +230,7 @@ func (f *fixture) waitUntilGone(t *testing.T, node string) {
 // stays checks over several ticks that the guard pod of a node stays as it is.
 func (f *fixture) stays(t *testing.T, node string, want types.UID) {
 	t.Helper()
-	for end := time.Now().Add(4 * tick); time.Now().Before(end); {
+	for end := time.Now().Add(3 * tick); time.Now().Before(end); {
 		uid := types.UID("")
 		if pod := f.pod(t, node); pod != nil {
 			uid = pod.UID

@@ -12,6 +12,8 @@ import (
 const (
 	// program is the path of the program in the image of the agent.
 	program = "/holdfast-guard"
+	// agentContainer is the name of the agent's container, to whose pod others may add containers.
+	agentContainer = "agent"
 	// account is the service account of guard pods. It has no permissions.
 	account = "holdfast-guard"
 	// user is the user of guard pods, which owns nothing.
@@ -68,7 +70,7 @@ func NewPod(d guard.Decision, agent *corev1.Pod) *corev1.Pod {
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{{
-				Name: "guard", Image: agent.Spec.Containers[0].Image, ImagePullPolicy: corev1.PullIfNotPresent,
+				Name: "guard", Image: imageOf(agent), ImagePullPolicy: corev1.PullIfNotPresent,
 				Command: []string{program},
 				Resources: corev1.ResourceRequirements{
 					Requests: corev1.ResourceList{
@@ -83,4 +85,14 @@ func NewPod(d guard.Decision, agent *corev1.Pod) *corev1.Pod {
 			}},
 		},
 	}
+}
+
+// imageOf returns the image of the agent in one of its pods, empty if it has none.
+func imageOf(agent *corev1.Pod) string {
+	for _, c := range agent.Spec.Containers {
+		if c.Name == agentContainer {
+			return c.Image
+		}
+	}
+	return ""
 }

@@ -13,8 +13,7 @@ import (
 // TestTolerations: a descheduler that evicts pods from cordoned nodes leaves a guard pod alone. A
 // taint of the effect NoExecute does not delete it, and Karpenter drains it.
 func TestTolerations(t *testing.T) {
-	agent := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{}}}}
-	pod := NewPod(guard.Decision{Owner: &v1alpha1.EtcdCluster{}, On: &corev1.Node{}}, agent)
+	pod := NewPod(guard.Decision{Owner: &v1alpha1.EtcdCluster{}, On: &corev1.Node{}}, &corev1.Pod{})
 	for _, test := range []struct {
 		key        string
 		effect     corev1.TaintEffect

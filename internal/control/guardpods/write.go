@@ -83,7 +83,7 @@ func (c *controller) create(ctx context.Context, d guard.Decision) error {
 		return fmt.Errorf("listing the pods of the agent: %w", err)
 	}
 	i := slices.IndexFunc(agents.Items, func(p corev1.Pod) bool {
-		return p.DeletionTimestamp == nil && len(p.Spec.Containers) > 0
+		return p.DeletionTimestamp == nil && imageOf(&p) != ""
 	})
 	if i < 0 {
 		return errors.New("the node has no pod of the agent") // whose image the guard pod would use

@@ -2,6 +2,7 @@ package holdwatch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os/exec"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -238,7 +240,7 @@ func (f *fixture) createHeldNode(name string) *corev1.Node {
 func (f *fixture) drain(n *corev1.Node) {
 	value, err := readiness.WithDrain(n, time.Now())
 	require.NoError(f.t, err)
-	f.kubectl("annotate", "--overwrite", "node", n.Name, readiness.HoldAnnotation+"="+value)
+	f.setRecord(n.Name, value)
 }
 
 func (f *fixture) deleteNode(name string) {
@@ -293,12 +295,26 @@ func (f *fixture) shutDown(name string) {
 // reportBoot lets the kubelet report a boot.
 func (f *fixture) reportBoot(name, id string) {
 	f.t.Helper()
-	f.kubectl("patch", "node", name, "--subresource=status", "-p", `{"status":{"nodeInfo":{"bootID":"`+id+`"}}}`)
+	f.patch(name, `{"status":{"nodeInfo":{"bootID":"`+id+`"}}}`, "status")
 }
 
-func (f *fixture) kubectl(args ...string) {
+// setRecord writes the record of a hold.
+func (f *fixture) setRecord(name, value string) {
 	f.t.Helper()
-	_, err := f.Kubectl(f.t.Context(), args...)
+	f.patch(name, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, readiness.HoldAnnotation, value))
+}
+
+// uncordon does that as another client than Holdfast.
+func (f *fixture) uncordon(name string) {
+	f.t.Helper()
+	f.patch(name, `{"spec":{"unschedulable":null}}`)
+}
+
+// patch writes a patch to a Node as kubectl does.
+func (f *fixture) patch(name, body string, subresources ...string) {
+	f.t.Helper()
+	_, err := f.Client().CoreV1().Nodes().Patch(f.t.Context(), name, types.StrategicMergePatchType, []byte(body),
+		metav1.PatchOptions{FieldManager: "kubectl-patch"}, subresources...)
 	require.NoError(f.t, err)
 }
 

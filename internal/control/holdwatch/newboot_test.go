@@ -38,8 +38,8 @@ func testNewBootNetworkUp(t *testing.T, f *fixture) {
 	f.createHeldNode("n1")
 	f.runAgentWithFacts("n1", readiness.Facts{GoingDown: true})
 	f.reportBoot("n1", "the-next")
-	f.kubectl("patch", "node", "n1", "--subresource=status", "-p",
-		`{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`)
+	f.patch("n1", `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"FlannelIsUp"}]}}`,
+		"status")
 	r := record(t, f.runAgent("n1", false))
 	require.Equal(t, "FlannelIsUp", r.NetworkUp)
 	require.Equal(t, "the-next", r.BootID)
@@ -55,7 +55,7 @@ func testNewBootNetworkUp(t *testing.T, f *fixture) {
 func testNewBootUnknown(t *testing.T, f *fixture) {
 	f.createHeldNode("n1")
 	held := readiness.Record{State: readiness.Held, Reason: readiness.NewNode}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	f.setRecord("n1", held.Format())
 	w := f.startLeader(0, releasing)
 	w.checkNodesTimes(1)
 	require.NotZero(t, w.serverTimeAt(w.Now()))
@@ -79,7 +79,7 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	held := readiness.Record{
 		State: readiness.Held, Reason: readiness.NewNode, BootID: created.Status.NodeInfo.BootID, NetworkUp: "FlannelIsUp",
 	}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	f.setRecord("n1", held.Format())
 	next := f.startLeader(0, releasing)
 	next.checkNodesTimes(1)
 	require.NotZero(t, next.serverTimeAt(next.Now()))

@@ -57,12 +57,13 @@ func testPrintedTaintCommand(t *testing.T, f *fixture) {
 	w := f.startLeader(0)
 	f.createHeldNode("n1")
 	const key = "readiness.k8s.io/holdfast"
-	f.kubectl("uncordon", "n1")
-	f.kubectl("taint", "node", "n1", key+"=x:NoSchedule", "example.org/mine:NoSchedule")
+	f.uncordon("n1")
+	f.patch("n1", `{"spec":{"taints":[{"key":"`+key+`","value":"x","effect":"NoSchedule"},
+		{"key":"example.org/mine","effect":"NoSchedule"}]}}`)
 	held := readiness.Record{
 		State: readiness.Held, BootID: f.node("n1").Status.NodeInfo.BootID, Reason: readiness.NewNode, Taint: key,
 	}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+held.Format())
+	f.setRecord("n1", held.Format())
 	w.advance(3 * time.Minute)
 	lines := commandsIn(condition(f.node("n1"), readiness.NetworkHeld).Message)
 	require.Len(t, lines, 3)
@@ -80,7 +81,7 @@ func testPartlyOpened(t *testing.T, f *fixture) {
 	w := f.startLeader(0)
 	f.createHeldNode("n1")
 	w.advance(3 * time.Minute)
-	f.kubectl("uncordon", "n1")
+	f.uncordon("n1")
 	w.checkNodesTimes(2)
 	free := f.node("n1")
 	require.Equal(t, readiness.Overridden, record(t, free).State)
@@ -123,7 +124,7 @@ func testOverdueReleased(t *testing.T, f *fixture) {
 		f.createHeldNode(name)
 	}
 	f.runAgent("n2", false)
-	f.kubectl("taint", "node", "n3", "ToBeDeletedByClusterAutoscaler=1:NoSchedule")
+	f.patch("n3", `{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
 	w.advance(9 * time.Minute)
 	for _, name := range []string{"n1", "n2", "n3"} {
 		require.True(t, f.node(name).Spec.Unschedulable)
@@ -154,8 +155,8 @@ func testInterruptedRelease(t *testing.T, f *fixture) {
 	half := readiness.Record{
 		State: readiness.Released, BootID: f.node("n1").Status.NodeInfo.BootID, Reason: readiness.NetworkReady,
 	}
-	f.kubectl("annotate", "node", "n1", "--overwrite", readiness.HoldAnnotation+"="+half.Format())
-	f.kubectl("uncordon", "n1")
+	f.setRecord("n1", half.Format())
+	f.uncordon("n1")
 	w.advance(time.Minute)
 	require.Equal(t, corev1.ConditionTrue, condition(f.node("n1"), corev1.NodeNetworkUnavailable).Status)
 	require.Equal(t, 1, w.metric("holds", "ending"))

@@ -1,26 +1,17 @@
 package machinehook_test
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/fake"
-	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
-	"github.com/holdfast-dev/holdfast/internal/control/machinehook"
-	"github.com/holdfast-dev/holdfast/pkg/machine"
 )
 
 func testEnding(t *testing.T, f *fixture) {
@@ -78,41 +69,4 @@ func testEnding(t *testing.T, f *fixture) {
 	}
 	requireEnding("ending", "")
 	f.setNodes(node("etcd", true), node("worker", false))
-}
-
-// TestEndingUnknown checks that a machine may be about to end whose objects cannot be read.
-func TestEndingUnknown(t *testing.T) {
-	kind := schema.GroupVersionKind{Group: machine.ClusterAPIGroup, Version: "v1beta2", Kind: machine.KindMachine}
-	find := func(_ context.Context, kind schema.GroupKind, _ []string) (schema.GroupVersionResource, bool, error) {
-		return machines(), kind.Kind == machine.KindMachine, nil
-	}
-	const unknown = "it is not known whether the machine of node etcd is about to end"
-	for name, c := range map[string]struct {
-		providerID any
-		err        error
-		want       string
-	}{
-		"readable":   {providerID: "cloud:///other"},
-		"unreadable": {providerID: int64(7), want: unknown},
-		"no list":    {providerID: "cloud:///other", err: errors.New("timeout"), want: unknown},
-	} {
-		t.Run(name, func(t *testing.T) {
-			object := &unstructured.Unstructured{Object: map[string]any{
-				"metadata": map[string]any{"name": "m", "namespace": "default"},
-				"spec":     map[string]any{"providerID": c.providerID},
-			}}
-			object.SetGroupVersionKind(kind)
-			client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-				map[schema.GroupVersionResource]string{machines(): "MachineList"}, object)
-			if c.err != nil {
-				fail := func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, c.err }
-				client.PrependReactor("list", "*", fail)
-			}
-			controller := machinehook.New(machinehook.Options{
-				ClusterAPI: true, Karpenter: true, Client: client, FindResource: find, Log: slog.New(slog.DiscardHandler),
-				Node: func(_ context.Context, name string) (*corev1.Node, error) { return node(name, true), nil },
-			})
-			require.Equal(t, c.want, controller.Ending(t.Context(), v1alpha1.Grant{Node: "etcd"}))
-		})
-	}
 }

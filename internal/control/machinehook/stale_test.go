@@ -3,6 +3,7 @@ package machinehook
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -149,6 +150,29 @@ func (f *staleFixture) isHooked(t *testing.T, name string) bool {
 	require.NoError(t, err)
 	_, isHooked := m.GetAnnotations()[machine.HookAnnotation]
 	return isHooked
+}
+
+// TestEndingUnknown checks that a machine may be about to end whose objects cannot be read.
+func TestEndingUnknown(t *testing.T) {
+	const unknown = "it is not known whether the machine of node n is about to end"
+	for name, c := range map[string]struct {
+		providerID any
+		err        error
+		want       string
+	}{
+		"readable":   {providerID: "cloud:///other"},
+		"unreadable": {providerID: int64(7), want: unknown},
+		"no list":    {providerID: "cloud:///other", err: errors.New("timeout"), want: unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newStaleFixture(t, staleMachine("1", hooked), staleMachine("1", func(m *unstructured.Unstructured) {
+				m.Object["spec"] = map[string]any{"providerID": c.providerID}
+			}))
+			fail := func(k8stesting.Action) (bool, runtime.Object, error) { return c.err != nil, nil, c.err }
+			f.client.PrependReactor("list", "*", fail)
+			require.Equal(t, c.want, f.Ending(t.Context(), v1alpha1.Grant{Node: "n"}))
+		})
+	}
 }
 
 // TestStaleMachineKeepsItsHook: the Machine is being deleted and waits for its hook, and the cache

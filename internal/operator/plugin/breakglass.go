@@ -90,8 +90,12 @@ func (b *breakGlassRun) run(ctx context.Context, args []string) (err error) {
 	if b.node, err = getNode(ctx, b.kube, args[0]); err != nil {
 		return err
 	}
+	now, err := serverTime(ctx, b.kube)
+	if err != nil {
+		return err
+	}
 	b.permission = quorum.BreakGlass{
-		UID: b.node.UID, Until: time.Now().Add(b.duration).UTC().Truncate(time.Second),
+		UID: b.node.UID, Until: now.Add(b.duration).UTC().Truncate(time.Second),
 		Reason: strings.TrimSpace(b.reason),
 	}
 	value, err := json.Marshal(b.permission)
@@ -100,7 +104,7 @@ func (b *breakGlassRun) run(ctx context.Context, args []string) (err error) {
 	}
 	b.value = string(value)
 	// The webhook parses it in the same way.
-	if _, err := quorum.ParseBreakGlass(b.value, b.node.UID, time.Now()); err != nil {
+	if _, err := quorum.ParseBreakGlass(b.value, b.node.UID, now); err != nil {
 		return cli.UsageErrorf("the override would have no effect: %v", err)
 	}
 	if b.stopWebhook {

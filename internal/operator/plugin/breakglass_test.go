@@ -1,11 +1,18 @@
 package plugin
 
 import (
+	"context"
+	"io"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
@@ -50,6 +57,24 @@ func testBreakGlass(t *testing.T, f *changeFixture) {
 			require.ErrorContains(t, err, "not found")
 		})
 	}
+}
+
+// TestBreakGlassClock: the clock of the user is ahead. The override ends by the time of the API
+// server, or the webhook would refuse one for an hour.
+func TestBreakGlassClock(t *testing.T) {
+	server := time.Now().Add(-10 * time.Minute)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}
+	kube := fake.NewClientBuilder().WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{Create: func(
+		_ context.Context, _ client.WithWatch, review client.Object, _ ...client.CreateOption,
+	) error {
+		review.SetCreationTimestamp(metav1.NewTime(server))
+		return nil
+	}}).Build()
+	s := &session{kube: kube, Streams: Streams{Out: io.Discard}, root: &cobra.Command{}, dryRun: true}
+	b := &breakGlassRun{session: s, reason: "x", duration: time.Hour}
+	require.NoError(t, b.run(t.Context(), []string{"n1"}))
+	_, err := quorum.ParseBreakGlass(b.value, node.UID, server)
+	require.NoError(t, err)
 }
 
 // TestBreakGlassOfDeletedNode: the deletion was allowed, but the drain that follows may be refused

@@ -109,7 +109,7 @@ func (s *session) answered(
 	ask func(ctx context.Context, args []string) (quorum.Answer, error),
 ) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
-		answer, err := quorum.Unknown, s.connect()
+		answer, err := quorum.Unknown, s.connect(command.Context())
 		if err == nil {
 			answer, err = ask(command.Context(), args)
 		}

@@ -1,11 +1,13 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +18,7 @@ import (
 )
 
 func canRemove(t *testing.T, c *reviewedCluster) {
-	c.serveWebhook()
-	c.worker("worker-1")
+	c.worker(t, "worker-1")
 	etcd := func(i int) string { return c.Nodes[i].Name }
 	require.Equal(t, 0, c.run("can-remove", etcd(0)).code)
 
@@ -37,13 +38,13 @@ func canRemove(t *testing.T, c *reviewedCluster) {
 	require.Regexp(t, `waiting, \d+s of 1s: `+etcd(0)+`: no \(QuorumWouldBeLost\)`, waited.errOut)
 
 	c.setHealth(1, true)
-	c.withoutAgents()
+	nonce := c.withoutAgents()
 	unknown := c.run("can-remove", etcd(0), "worker-1", "-o", "json")
 	requireGolden(t, "can-remove-unknown.json", unknown.out)
 	require.Equal(t, 2, unknown.code)
 	answered := make(chan commandResult)
 	go func() { answered <- c.run("can-remove", etcd(0), "--wait", "--timeout=2m") }()
-	c.PublishAll("unanswered")
+	c.PublishAll(nonce)
 	require.Equal(t, 0, (<-answered).code)
 
 	gone := c.run("can-remove", "etcd-9")
@@ -52,7 +53,7 @@ func canRemove(t *testing.T, c *reviewedCluster) {
 	require.Equal(t, 2, c.run("can-remove", "etcd-9", "--wait").code, "waiting cannot help")
 	require.Equal(t, 0, c.run("can-remove", "etcd-9", "--ignore-not-found").code)
 
-	announced := c.worker("worker-2")
+	announced := c.worker(t, "worker-2")
 	c.patch(announced, `{"metadata":{"annotations":{"holdfast.dev/etcd":"[]"}}}`)
 	policy := c.run("can-remove", announced.Name, "-o", "json")
 	require.Equal(t, 1, policy.code)
@@ -64,7 +65,7 @@ func canRemove(t *testing.T, c *reviewedCluster) {
 // is no answer.
 func canRemoveWithoutWebhook(t *testing.T, c *reviewedCluster) {
 	c.configureWebhooks("https://127.0.0.1:1", nil)
-	c.worker("worker-1")
+	c.worker(t, "worker-1")
 	silent := c.run("can-remove", "worker-1", "-o", "json")
 	require.Equal(t, 2, silent.code, silent.out)
 	require.Contains(t, silent.out, `"reason": "NoAnswer"`)
@@ -79,6 +80,7 @@ func canRemoveWithoutWebhook(t *testing.T, c *reviewedCluster) {
 	denied := runPlugin(t.Context(), "--kubeconfig="+path, "can-remove", "worker-1", "-o", "json")
 	require.Equal(t, 2, denied.code)
 	require.Contains(t, denied.out, `"reason": "NotPermitted"`)
+	c.serveWebhook() // for the tests that follow
 }
 
 // TestRefusalOfOthers: the API server answers with 403 if the user may not, and if a webhook or a
@@ -145,4 +147,29 @@ func TestNotFoundByAnother(t *testing.T) {
 	unexpected := apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Resource: "nodes"},
 		"w1", "404 page not found", 0, true)
 	require.Equal(t, failed, removalOf("w1", nil, unexpected).Reason)
+}
+
+// TestInterrupted: an API server that accepts requests and does not answer, such as one of an old
+// context. Ctrl-C ends each command, also the first request, for the kinds that it has.
+func TestInterrupted(t *testing.T) {
+	for _, line := range []string{"status", "settle w1", "can-remove w1", "uninstall"} {
+		t.Run(line, func(t *testing.T) {
+			ctx, interrupt := context.WithCancel(t.Context())
+			web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				interrupt()
+				<-r.Context().Done()
+			}))
+			defer web.Close()
+			ended := make(chan commandResult, 1)
+			go func() { ended <- runPlugin(ctx, append(strings.Fields(line), "--server="+web.URL)...) }()
+			select {
+			case r := <-ended:
+				require.NotZero(t, r.code)
+				require.Contains(t, r.out+r.errOut, "context canceled")
+			case <-time.After(time.Minute):
+				web.CloseClientConnections()
+				require.Fail(t, "the command does not end")
+			}
+		})
+	}
 }

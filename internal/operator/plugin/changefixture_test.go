@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,7 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -74,9 +80,10 @@ func (f *changeFixture) addUser(t *testing.T, name string, rules []rbacv1.Policy
 	require.NoError(t, err)
 	f.kubeconfigs[name] = filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, apiserver.WriteKubeconfig(f.kubeconfigs[name], config))
+	user, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
 	require.Eventually(t, func() bool { // the authorizer reads bindings through a watch
-		_, err := f.KubectlAs(t.Context(), f.kubeconfigs[name], "get", "etcdclusters")
-		return err == nil
+		return user.RESTClient().Get().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").Do(t.Context()).Error() == nil
 	}, 20*time.Second, 20*time.Millisecond)
 }
 
@@ -103,10 +110,17 @@ func runTyped(ctx context.Context, t *testing.T, typed string, args ...string) (
 // create creates the objects of a manifest as the administrator.
 func create(t *testing.T, server *apiserver.Server, manifest string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "manifest")
-	require.NoError(t, os.WriteFile(file, []byte(manifest), 0o600))
-	_, err := server.Kubectl(t.Context(), "create", "-f", file)
+	objects, err := client.New(server.Admin(), client.Options{})
 	require.NoError(t, err)
+	for documents := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), 4096); ; {
+		object := &unstructured.Unstructured{}
+		err := documents.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		require.NoError(t, err)
+		require.NoError(t, objects.Create(t.Context(), object))
+	}
 }
 
 // openTerminal opens a terminal at which a line was typed.

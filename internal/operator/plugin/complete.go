@@ -22,7 +22,7 @@ func (s *session) complete(
 		if isOne && len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		if s.connect() != nil {
+		if s.connect(command.Context()) != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		names, err := list(command.Context(), s.kube)

@@ -7,8 +7,7 @@ import (
 )
 
 func plan(t *testing.T, c *reviewedCluster) {
-	c.serveWebhook()
-	c.worker("worker-1")
+	c.worker(t, "worker-1")
 	etcd := func(i int) string { return c.Nodes[i].Name }
 	c.setHealth(1, false)
 	replaced := c.run("plan", "-l", "holdfast.dev/etcd-member=true")

@@ -4,10 +4,12 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -104,14 +107,14 @@ func noArguments(command *cobra.Command, args []string) error {
 // connected returns the RunE of a command that needs the cluster.
 func (s *session) connected(do func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, args []string) error {
-		if err := s.connect(); err != nil {
+		if err := s.connect(command.Context()); err != nil {
 			return err
 		}
 		return do(command.Context(), args)
 	}
 }
 
-func (s *session) connect() (err error) {
+func (s *session) connect(ctx context.Context) (err error) {
 	ctrllog.SetLogger(logr.Discard()) // Without a logger, the library complains about that.
 	if s.config, err = s.flags.ToRESTConfig(); err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -121,11 +124,29 @@ func (s *session) connect() (err error) {
 	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
 		return fmt.Errorf("registering the API types: %w", err)
 	}
-	if s.kube, err = client.New(s.config, client.Options{Scheme: types}); err != nil {
+	requests, err := rest.HTTPClientFor(s.config)
+	if err != nil {
+		return fmt.Errorf("creating a client: %w", err)
+	}
+	// The library requests the kinds that the API server has without a context.
+	transport, kinds := cmp.Or(requests.Transport, http.DefaultTransport), *requests
+	kinds.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		return transport.RoundTrip(r.WithContext(ctx))
+	})
+	mapper, err := apiutil.NewDynamicRESTMapper(s.config, &kinds)
+	if err == nil {
+		s.kube, err = client.New(s.config, client.Options{Scheme: types, HTTPClient: requests, Mapper: mapper})
+	}
+	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
 	}
 	return nil
 }
+
+// A roundTripper is a function as an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // kubectl returns the beginning of the commands in a script: kubectl with the flags that selected
 // the cluster and the user. A token is not repeated.

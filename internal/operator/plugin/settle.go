@@ -24,6 +24,9 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 )
 
+// readTimeout limits one read while settle waits.
+const readTimeout = 10 * time.Second
+
 func (s *session) settleCommand() *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
@@ -79,7 +82,10 @@ func (s *session) settle(ctx context.Context, name string, timeout time.Duration
 			return fmt.Errorf("reading node %s: %w", grants[i].Node, err)
 		}
 	}
-	now := time.Now()
+	now, err := serverTime(ctx, s.kube)
+	if err != nil {
+		return err
+	}
 	table := formatGrants(grants, now)
 	if err := checkCanSettle(grants, name, now); err != nil {
 		return fmt.Errorf("%w\n%s", err, table)
@@ -206,13 +212,16 @@ func (s *session) settleGrant(ctx context.Context, g clusterGrant, timeout time.
 		return fmt.Errorf("writing the annotation: %w", err)
 	}
 	isOpen := func(o v1alpha1.Grant) bool { return o.NodeUID == g.NodeUID }
-	err := wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(ctx context.Context) (bool, error) {
-		if err := s.kube.Get(ctx, client.ObjectKeyFromObject(target), target); err != nil {
-			return false, err
-		}
-		return target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
+	var failed error // After a failed read, nothing is known of the annotation.
+	err := wait.PollUntilContextTimeout(ctx, time.Second, timeout, true, func(context.Context) (bool, error) {
+		reading, cancel := context.WithTimeout(ctx, readTimeout)
+		defer cancel()
+		failed = s.kube.Get(reading, client.ObjectKeyFromObject(target), target)
+		return failed == nil && target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
 	})
 	switch {
+	case failed != nil:
+		return fmt.Errorf("waiting for the webhook: %w", failed)
 	case wait.Interrupted(err) && ctx.Err() == nil:
 		return fmt.Errorf("the webhook has not settled the grant for node %s within %s; it does so when it runs again: "+
 			"kubectl -n holdfast-system get pods", g.Node, timeout)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -107,6 +108,15 @@ func getNode(ctx context.Context, c client.Client, name string) (*corev1.Node, e
 		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
 	return node, nil
+}
+
+// serverTime returns the time of the API server, to the second. The clock of the user may be wrong.
+func serverTime(ctx context.Context, c client.Client) (time.Time, error) {
+	review := &authenticationv1.SelfSubjectReview{}
+	if err := c.Create(ctx, review); err != nil {
+		return time.Time{}, fmt.Errorf("reading the time of the API server: %w", err)
+	}
+	return review.CreationTimestamp.Time, nil
 }
 
 // addWebhookFlags adds the flags by which the webhook decides otherwise than by default. That they

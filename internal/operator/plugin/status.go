@@ -92,7 +92,7 @@ func (s *session) watchStatus(ctx context.Context) error {
 	if _, err := s.readState(ctx, s.kube); err != nil {
 		return err
 	}
-	watched, err := cache.New(s.config, cache.Options{Scheme: s.kube.Scheme()})
+	watched, err := cache.New(s.config, cache.Options{Scheme: s.kube.Scheme(), Mapper: s.kube.RESTMapper()})
 	if err != nil {
 		return fmt.Errorf("creating the watches: %w", err)
 	}

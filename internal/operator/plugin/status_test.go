@@ -24,7 +24,7 @@ func status(t *testing.T, c *reviewedCluster) {
 	requireGolden(t, "status-healthy.txt", c.run("status").out)
 
 	c.setHealth(1, false)
-	held := c.worker("worker-1")
+	held := c.worker(t, "worker-1")
 	record := fmt.Sprintf(`{"state":"held","since":%q,"reason":"NewNode"}`,
 		time.Now().Add(-20*time.Minute-time.Second).UTC().Format(time.RFC3339))
 	c.patch(held, `{"spec":{"unschedulable":true}}`)
@@ -45,10 +45,10 @@ func status(t *testing.T, c *reviewedCluster) {
 	}
 	require.Equal(t, 2, c.run("status", "w1").code, "status takes no argument")
 
-	c.withoutAgents()
+	nonce := c.withoutAgents()
 	answered := make(chan commandResult)
 	go func() { answered <- c.run("status") }()
-	c.PublishAll("unanswered")
+	c.PublishAll(nonce)
 	require.NotContains(t, (<-answered).out, "cannot see etcd cluster")
 }
 
@@ -76,7 +76,7 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	c.setHealth(2, false)
 	wait("NotConfirmed")
 	require.Contains(t, all, "\n---\n", "each status is a document")
-	c.WriteNonce("another")
+	c.withoutAgents()
 	wait("CannotSee")
 	cancel()
 	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")

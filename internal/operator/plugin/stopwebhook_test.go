@@ -31,11 +31,10 @@ type stuckCluster struct {
 	web  *httptest.Server
 }
 
-func newStuckCluster(t *testing.T, c *reviewedCluster) *stuckCluster {
+// newStuckCluster returns the cluster of the i-th Node, with a webhook that answers.
+func newStuckCluster(t *testing.T, c *reviewedCluster, i int) *stuckCluster {
 	t.Helper()
-	s := &stuckCluster{c, c.Nodes[0].Name, c.serveWebhook()}
-	c.patch(c.Nodes[0], `{"metadata":{"labels":{"holdfast.dev/etcd-member":"true"}}}`)
-	c.refuse("refuse-etcdclusters", "holdfast.dev", "etcdclusters", "false")
+	s := &stuckCluster{c, c.Nodes[i].Name, c.serveWebhook()}
 	_, err := c.server.Client().CoreV1().Pods(guard.Namespace).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: replica, Labels: map[string]string{podNameLabel: webhookName}},
 		Spec: corev1.PodSpec{
@@ -62,12 +61,12 @@ func (s *stuckCluster) endReplica(ctx context.Context) error {
 }
 
 // runKubelet ends the replica when its Deployment is scaled to 0.
-func (s *stuckCluster) runKubelet() {
-	s.t.Helper()
+func (s *stuckCluster) runKubelet(t *testing.T) {
+	t.Helper()
 	deployments := s.server.Client().AppsV1().Deployments(guard.Namespace)
-	changes, err := deployments.Watch(s.t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: webhookName}))
-	require.NoError(s.t, err)
-	ctx, ended := context.WithoutCancel(s.t.Context()), make(chan error, 1)
+	changes, err := deployments.Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: webhookName}))
+	require.NoError(t, err)
+	ctx, ended := context.WithoutCancel(t.Context()), make(chan error, 1)
 	go func() {
 		for change := range changes.ResultChan() {
 			if d, ok := change.Object.(*appsv1.Deployment); ok && *d.Spec.Replicas == 0 {
@@ -77,9 +76,9 @@ func (s *stuckCluster) runKubelet() {
 		}
 		ended <- nil
 	}()
-	s.t.Cleanup(func() {
+	t.Cleanup(func() {
 		changes.Stop()
-		require.NoError(s.t, <-ended)
+		require.NoError(t, <-ended)
 	})
 }
 
@@ -144,51 +143,59 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 	})
 }
 
-func stopWhenAsked(t *testing.T, c *reviewedCluster) {
-	s := newStuckCluster(t, c)
-	s.runKubelet()
-	code, out := s.breakGlass(s.t.Context(), "y\ny")
-	require.Equal(s.t, cli.ExitSuccess, code, out)
-	compareOutput(s.t, "break-glass-stop-webhook.txt", out)
+// stopWebhook deletes one Node after another. The webhook of the first one still answers after the
+// tests that stop it for a moment at most.
+func stopWebhook(t *testing.T, c *reviewedCluster) {
+	c.refuse("refuse-etcdclusters", "holdfast.dev", "etcdclusters", "false")
+	s := newStuckCluster(t, c, 0)
+	t.Run("declined", func(t *testing.T) { stopDeclined(t, s) })
+	t.Run("interrupted", func(t *testing.T) { stopInterrupted(t, s) })
+	t.Run("asked", func(t *testing.T) { stopWhenAsked(t, s) })
+	t.Run("script", func(t *testing.T) { stopScript(t, newStuckCluster(t, c, 1)) })
+	t.Run("not started", func(t *testing.T) { stopNotStarted(t, newStuckCluster(t, c, 2)) })
+}
+
+func stopWhenAsked(t *testing.T, s *stuckCluster) {
+	s.runKubelet(t)
+	code, out := s.breakGlass(t.Context(), "y\ny")
+	require.Equal(t, cli.ExitSuccess, code, out)
+	compareOutput(t, "break-glass-stop-webhook.txt", out)
 	s.requireDeleted()
 }
 
-func stopDeclined(t *testing.T, c *reviewedCluster) {
-	s := newStuckCluster(t, c)
-	code, out := s.breakGlass(s.t.Context(), "y\nn")
-	require.Equal(s.t, cli.ExitFailure, code, out)
-	require.Contains(s.t, out, "the webhook was not stopped")
+func stopDeclined(t *testing.T, s *stuckCluster) {
+	code, out := s.breakGlass(t.Context(), "y\nn")
+	require.Equal(t, cli.ExitFailure, code, out)
+	require.Contains(t, out, "the webhook was not stopped")
 	s.requireKept()
 
-	code, out = s.breakGlass(s.t.Context(), "", "--yes")
-	require.Equal(s.t, cli.ExitFailure, code, out)
-	require.Contains(s.t, out, "not by our rules")
-	require.Contains(s.t, out, "add --stop-webhook")
+	code, out = s.breakGlass(t.Context(), "", "--yes")
+	require.Equal(t, cli.ExitFailure, code, out)
+	require.Contains(t, out, "not by our rules")
+	require.Contains(t, out, "add --stop-webhook")
 	s.requireKept()
 }
 
 // stopScript runs the commands that the documents name.
-func stopScript(t *testing.T, c *reviewedCluster) {
-	s := newStuckCluster(t, c)
-	s.runKubelet()
-	code, script := s.breakGlass(s.t.Context(), "", "--stop-webhook", "--dry-run")
-	require.Equal(s.t, cli.ExitSuccess, code, script)
-	compareOutput(s.t, "break-glass-stop-webhook-script.txt", script)
-	requireScript(s.t, script)
+func stopScript(t *testing.T, s *stuckCluster) {
+	s.runKubelet(t)
+	code, script := s.breakGlass(t.Context(), "", "--stop-webhook", "--dry-run")
+	require.Equal(t, cli.ExitSuccess, code, script)
+	compareOutput(t, "break-glass-stop-webhook-script.txt", script)
+	requireScript(t, script)
 	s.requireKept()
 	root, err := process.RepositoryRoot()
-	require.NoError(s.t, err)
-	shell := exec.CommandContext(s.t.Context(), "sh", "-ec", script)
+	require.NoError(t, err)
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", script)
 	shell.Env = append(os.Environ(), "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"))
 	out, err := shell.CombinedOutput()
-	require.NoError(s.t, err, string(out))
+	require.NoError(t, err, string(out))
 	s.requireDeleted()
 }
 
 // stopInterrupted interrupts the command while the replica ends.
-func stopInterrupted(t *testing.T, c *reviewedCluster) {
-	s := newStuckCluster(t, c)
-	ctx, interrupt := context.WithCancel(s.t.Context())
+func stopInterrupted(t *testing.T, s *stuckCluster) {
+	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	type result struct {
 		code int
@@ -199,22 +206,21 @@ func stopInterrupted(t *testing.T, c *reviewedCluster) {
 		code, out := s.breakGlass(ctx, "", "--yes", "--stop-webhook")
 		ended <- result{code, out}
 	}()
-	require.Eventually(s.t, func() bool { return s.replicas() == 0 }, storetest.WaitTimeout, storetest.PollInterval)
+	require.Eventually(t, func() bool { return s.replicas() == 0 }, storetest.WaitTimeout, storetest.PollInterval)
 	interrupt()
 	r := <-ended
-	require.Equal(s.t, cli.ExitFailure, r.code, r.out)
-	require.Contains(s.t, r.out, "deployment holdfast-webhook: scaled to 2 again")
+	require.Equal(t, cli.ExitFailure, r.code, r.out)
+	require.Contains(t, r.out, "deployment holdfast-webhook: scaled to 2 again")
 	s.requireKept()
 }
 
 // stopNotStarted lets a policy refuse that the webhook starts again.
-func stopNotStarted(t *testing.T, c *reviewedCluster) {
-	s := newStuckCluster(t, c)
+func stopNotStarted(t *testing.T, s *stuckCluster) {
 	s.refuse("refuse-start", "apps", "deployments/scale", "!has(object.spec.replicas)")
-	s.runKubelet()
-	code, out := s.breakGlass(s.t.Context(), "", "--yes", "--stop-webhook")
-	require.Equal(s.t, cli.ExitFailure, code, out)
-	require.Contains(s.t, out, "the webhook is still stopped; start it: kubectl --kubeconfig='"+s.server.Kubeconfig()+
+	s.runKubelet(t)
+	code, out := s.breakGlass(t.Context(), "", "--yes", "--stop-webhook")
+	require.Equal(t, cli.ExitFailure, code, out)
+	require.Contains(t, out, "the webhook is still stopped; start it: kubectl --kubeconfig='"+s.server.Kubeconfig()+
 		"' -n holdfast-system scale deployment holdfast-webhook --replicas=2\n")
-	require.EqualValues(s.t, 0, s.replicas())
+	require.EqualValues(t, 0, s.replicas())
 }

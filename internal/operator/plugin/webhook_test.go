@@ -3,6 +3,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/pem"
 	"log/slog"
 	"net/http"
@@ -112,8 +113,12 @@ func (c *reviewedCluster) setWebhookArgs(args string) {
 	require.NoError(c.t, err)
 }
 
-// withoutAgents lets no agent answer the nonce of the last probe request.
-func (c *reviewedCluster) withoutAgents() { c.WriteNonce("unanswered") }
+// withoutAgents makes a probe request that no agent answers, and returns its nonce.
+func (c *reviewedCluster) withoutAgents() (nonce string) {
+	nonce = rand.Text()
+	c.WriteNonce(nonce)
+	return nonce
+}
 
 // setHealth publishes observations in which the i-th member is healthy or not.
 func (c *reviewedCluster) setHealth(i int, isHealthy bool) {
@@ -127,12 +132,12 @@ func (c *reviewedCluster) setHealth(i int, isHealthy bool) {
 	c.PublishAll(c.Cluster().Spec.Nonce)
 }
 
-// worker creates a Node without etcd.
-func (c *reviewedCluster) worker(name string) *corev1.Node {
-	c.t.Helper()
+// worker creates a Node without etcd, and deletes it after the test.
+func (c *reviewedCluster) worker(t *testing.T, name string) *corev1.Node {
+	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	require.NoError(c.t, c.Client.Create(c.t.Context(), node))
-	c.DeleteAfterTest(node)
+	require.NoError(t, c.Client.Create(t.Context(), node))
+	t.Cleanup(func() { require.NoError(t, c.Client.Delete(context.WithoutCancel(t.Context()), node)) })
 	return node
 }
 

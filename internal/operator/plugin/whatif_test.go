@@ -27,7 +27,7 @@ func whatIf(t *testing.T, c *reviewedCluster) {
 
 	c.zone(c.Nodes[0], "a")
 	c.zone(c.Nodes[1], "a")
-	c.zone(c.worker("worker-1"), "b")
+	c.zone(c.worker(t, "worker-1"), "b")
 	requireGolden(t, "status-zones.txt", c.run("status").out)
 	kept := c.run("what-if", etcd(0))
 	require.Equal(t, 0, kept.code, kept.out)

@@ -7,7 +7,6 @@ import (
 )
 
 func why(t *testing.T, c *reviewedCluster) {
-	c.serveWebhook()
 	c.setHealth(1, false)
 	etcd := c.Nodes[0]
 	c.patch(etcd, `{"metadata":{
@@ -18,7 +17,7 @@ func why(t *testing.T, c *reviewedCluster) {
 	requireGolden(t, "why-refused.txt", refused.out)
 	requireGolden(t, "why.json", c.run("why", etcd.Name, "-o", "json").out)
 
-	held := c.worker("worker-1")
+	held := c.worker(t, "worker-1")
 	c.patch(held, `{"spec":{"unschedulable":true},"metadata":{"annotations":{
 		"holdfast.dev/hold":"{\"state\":\"held\",\"reason\":\"NewNode\"}"}}}`)
 	requireGolden(t, "why-held.txt", c.run("why", "worker-1").out)

@@ -1,6 +1,7 @@
 package uninstall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/nodepatch"
@@ -74,8 +74,7 @@ func (u *uninstaller) clean(ctx context.Context) error {
 func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 	var closed *closedNode
 	var changed bool
-	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // almost a minute
-	err := retry.OnError(backoff, func(err error) bool { return ctx.Err() == nil && isTransient(err) }, func() error {
+	clean := func() error {
 		node := new(corev1.Node)
 		if err := u.Client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
 			return fmt.Errorf("reading node %s: %w", name, err)
@@ -96,11 +95,19 @@ func (u *uninstaller) cleanNode(ctx context.Context, name string) error {
 		newest, err := nodepatch.NewWriterAs(string(fieldOwner), NodePatcher{u.Client}).Apply(ctx, node, wanted)
 		changed = changed || newest != node
 		return err
+	}
+	backoff := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 9} // about 26 s
+	var last error
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
+		if last = clean(); last != nil && !isTransient(last) {
+			return false, last
+		}
+		return last == nil, nil
 	})
 	done := map[bool]string{true: "would be cleaned", false: "cleaned"}[u.DryRun]
 	switch {
 	case err != nil:
-		return err
+		return cmp.Or(last, err)
 	case closed != nil:
 		_, err = fmt.Fprintf(u.Out, "node %s: %s; it was held and stays closed (%s); to open it: %s\n",
 			name, done, closed.by, closed.open)

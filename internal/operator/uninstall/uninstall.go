@@ -270,12 +270,17 @@ func (u *uninstaller) waitGone(ctx context.Context, objects []metav1.PartialObje
 			switch {
 			case apierrors.IsNotFound(failed):
 				return true, nil
-			case apierrors.IsForbidden(failed):
+			case apierrors.IsForbidden(failed), apierrors.IsUnauthorized(failed):
 				return false, failed // Another read cannot help.
 			}
 			if time.Since(reported) >= progressInterval {
 				reported = time.Now()
-				fmt.Fprintf(u.Out, "%s: waiting until it is gone (%s)\n", describe(object), time.Since(begun).Round(time.Second))
+				unread := ""
+				if failed != nil {
+					unread = ": " + failed.Error()
+				}
+				fmt.Fprintf(u.Out, "%s: waiting until it is gone (%s)%s\n", describe(object),
+					time.Since(begun).Round(time.Second), unread)
 			}
 			return false, nil
 		})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,19 +27,28 @@ func TestWaitGone(t *testing.T) {
 	gone := apierrors.NewNotFound(corev1.Resource("namespaces"), "holdfast-system")
 	failed := apierrors.NewInternalError(errors.New("etcd is down"))
 	denied := apierrors.NewForbidden(corev1.Resource("namespaces"), "holdfast-system", errors.New("no right"))
+	expired := apierrors.NewUnauthorized("Unauthorized")
 	hangs, interrupted := errors.New("no answer"), errors.New("Ctrl-C")
 	for name, c := range map[string]struct {
-		reads []error // The last one repeats.
-		want  string
+		reads   []error // The last one repeats.
+		want    string
+		printed string
 	}{
-		"gone":         {[]error{exists, gone}, ""},
-		"one failed":   {[]error{failed, gone}, ""},
-		"one hung":     {[]error{hangs, gone}, ""},
-		"never gone":   {[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again"},
-		"never known":  {[]error{failed}, "waiting until namespace/holdfast-system is gone: Internal error occurred"},
-		"denied":       {[]error{denied, gone}, "forbidden"},
-		"never answer": {[]error{hangs}, "waiting until namespace/holdfast-system is gone: context deadline exceeded"},
-		"interrupted":  {[]error{interrupted}, "waiting until namespace/holdfast-system is gone: context canceled"},
+		"gone":       {[]error{exists, gone}, "", ""},
+		"one failed": {[]error{failed, gone}, "", ""},
+		"one hung":   {[]error{hangs, gone}, "", ""},
+		"never gone": {
+			[]error{failed, exists}, "is not gone after 5m0s; look; then run the command again", "it is gone (15s)\n",
+		},
+		"never known": {
+			[]error{failed},
+			"waiting until namespace/holdfast-system is gone: Internal error occurred",
+			"it is gone (15s): Internal error occurred: etcd is down\n",
+		},
+		"denied":       {[]error{denied, gone}, "forbidden", ""},
+		"expired":      {[]error{expired, gone}, "Unauthorized", ""},
+		"never answer": {[]error{hangs}, "waiting until namespace/holdfast-system is gone: context deadline exceeded", ""},
+		"interrupted":  {[]error{interrupted}, "waiting until namespace/holdfast-system is gone: context canceled", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -58,13 +69,15 @@ func TestWaitGone(t *testing.T) {
 					}
 					return read
 				}
+				var out strings.Builder
 				u := uninstaller{Options: Options{
 					Client: fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Get: get}).Build(),
-					Out:    io.Discard, Timeout: 5 * time.Minute,
+					Out:    &out, Timeout: 5 * time.Minute,
 				}}
 				object := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 				object.Name = "holdfast-system"
 				err := u.waitGone(ctx, []metav1.PartialObjectMetadata{object}, "look")
+				require.Contains(t, out.String(), c.printed)
 				if c.want == "" {
 					require.NoError(t, err)
 					return
@@ -75,24 +88,40 @@ func TestWaitGone(t *testing.T) {
 	}
 }
 
-// TestInterruptedClean: after Ctrl-C, no Node is tried any more, and the error does not name each.
+// TestInterruptedClean: after Ctrl-C, also in the pause before an attempt, no Node is tried any
+// more, and the error does not name each.
 func TestInterruptedClean(t *testing.T) {
-	ctx, interrupt := context.WithCancel(t.Context())
-	nodes := fake.NewClientBuilder().WithRESTMapper(meta.NewDefaultRESTMapper(nil))
-	for i := range 9 {
-		n := &corev1.Node{}
-		n.Name = fmt.Sprint("w", i)
-		nodes.WithObjects(n)
+	conflict := apierrors.NewConflict(corev1.Resource("nodes"), "w0", errors.New("changed"))
+	for name, c := range map[string]struct {
+		after time.Duration
+		err   error
+	}{
+		"during a read": {0, context.Canceled},
+		"in a pause":    {time.Second, conflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, interrupt := context.WithCancel(t.Context())
+				nodes := fake.NewClientBuilder().WithRESTMapper(meta.NewDefaultRESTMapper(nil))
+				for i := range 9 {
+					nodes.WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("w", i)}})
+				}
+				var read []string
+				nodes.WithInterceptorFuncs(interceptor.Funcs{Get: func(
+					_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption,
+				) error {
+					if read = append(read, key.Name); len(read) == 1 {
+						time.AfterFunc(c.after, interrupt)
+						synctest.Wait()
+					}
+					return c.err
+				}})
+				u := uninstaller{Options: Options{Client: nodes.Build(), Out: io.Discard, Timeout: time.Minute}}
+				begun := time.Now()
+				require.ErrorIs(t, u.clean(ctx), context.Canceled)
+				require.Equal(t, c.after, time.Since(begun))
+				require.Equal(t, []string{"w0"}, slices.Compact(read))
+			})
+		})
 	}
-	var read []string
-	nodes.WithInterceptorFuncs(interceptor.Funcs{Get: func(
-		_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption,
-	) error {
-		interrupt()
-		read = append(read, key.Name)
-		return ctx.Err()
-	}})
-	u := uninstaller{Options: Options{Client: nodes.Build(), Out: io.Discard, Timeout: time.Minute}}
-	require.ErrorIs(t, u.clean(ctx), context.Canceled)
-	require.Equal(t, []string{"w0"}, read)
 }
