@@ -24,12 +24,18 @@ type mount struct {
 }
 
 // isLocal reports whether a file system is on a disk of the host, or in its memory. All others are
-// never entered: those of a network and of other programs (fuse) can hang, images (squashfs) are
+// not searched: those of a network and of other programs (fuse) can hang, images (squashfs) are
 // not written, and the kernel's own contain no data.
 func (m mount) isLocal() bool {
 	return slices.Contains([]string{
 		"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "reiserfs", "bcachefs", "nilfs2", "tmpfs",
 	}, m.fsType)
+}
+
+// isForeign reports whether a file system is neither on a device, such as an image, nor in memory.
+// Access to it may never return.
+func (m mount) isForeign() bool {
+	return !m.isLocal() && strings.HasPrefix(m.device, "0:") && m.fsType != "overlay"
 }
 
 // Mounts are the mounts of the agent's own mount table, as it was when it was read. It has what the
@@ -77,9 +83,9 @@ func (m Mounts) rootMount() mount {
 }
 
 // searched returns the mounts below the root directory that are searched, that of the root
-// directory first. It leaves out a mount below one that is not searched, because the way to it can
-// hang, one whose files a walk of another one reaches too, and that in memory which each login of a
-// user mounts.
+// directory first. It leaves out a mount below a foreign one, because the way to it can hang, or
+// below a directory that is left out, one whose files a walk of another one reaches too, and that
+// in memory which each login of a user mounts.
 //
 // Only the overlay of the root directory is searched: the host can be a container.
 func (m Mounts) searched() []mount {
@@ -101,10 +107,9 @@ func (m Mounts) searched() []mount {
 	for _, o := range below {
 		switch {
 		case isBelowAny(o.dir, barred):
-		case !o.isLocal() && (o.fsType != "overlay" || o.device != start.device), isLeftOut(hostPath(o.dir)),
-			o.fsType == "tmpfs" && path.Dir(hostPath(o.dir)) == "/run/user":
+		case o.isForeign(), isLeftOut(hostPath(o.dir)), o.fsType == "tmpfs" && path.Dir(hostPath(o.dir)) == "/run/user":
 			barred[o.dir] = true
-		default:
+		case o.isLocal(), o.fsType == "overlay" && o.device == start.device:
 			local = append(local, o)
 		}
 	}
@@ -232,9 +237,7 @@ func splitPath(name string) []string {
 	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
 }
 
-// isForeign reports whether a file system is mounted on a directory of the host that is neither on
-// a device, such as an image, nor in memory.
+// isForeign reports whether a foreign file system is mounted on a directory of the host.
 func (m Mounts) isForeign(hostDir string) bool {
-	at, ok := m.last[filepath.Join(m.root, hostDir)]
-	return ok && !at.isLocal() && strings.HasPrefix(at.device, "0:") && at.fsType != "overlay"
+	return m.last[filepath.Join(m.root, hostDir)].isForeign()
 }

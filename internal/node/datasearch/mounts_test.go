@@ -45,6 +45,16 @@ func TestSelectMounts(t *testing.T) {
 			"/",
 			[]string{"/"},
 		},
+		"disk below an overlay, as with Kairos": {
+			[]mount{disk("/", "/"), on("/var", "overlay", "0:9"), on("/var/data", "xfs", "8:2")},
+			"/",
+			[]string{"/", "/var/data"},
+		},
+		"disk below an image": {
+			[]mount{on("/", "squashfs", "7:0"), on("/usr", "erofs", "7:1"), on("/usr/local", "ext4", "8:2")},
+			"/",
+			[]string{"/usr/local"},
+		},
 		"network root": {[]mount{on("/", "nfs", "0:7"), on("/data", "ext4", "8:3")}, "/", []string{"/data"}},
 		"covered": {
 			[]mount{disk("/", "/"), on("/a", "ext4", "8:3"), on("/a", "nfs", "0:7")}, "/", []string{"/"},
