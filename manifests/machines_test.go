@@ -115,14 +115,15 @@ func testMachinePatches(t *testing.T, server *apiserver.Server) {
 
 // testMachineDeletions checks which deletions call the entries.
 func testMachineDeletions(t *testing.T, server *apiserver.Server, dry *atomic.Bool) {
+	const namespaced = "cluster.x-k8s.io/v1beta2/namespaces/default"
 	resources := map[string]string{
-		"cluster.x-k8s.io/v1beta2/namespaces/default/machines/m1": shippedMachine,
+		namespaced + "/machines/m1":                               shippedMachine,
 		"cluster.x-k8s.io/v1beta1/namespaces/default/machines/m1": shippedMachine,
 		"karpenter.sh/v1/nodeclaims/c1":                           shippedClaim,
-		"cluster.x-k8s.io/v1beta2/namespaces/default/clusters/c1": `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster",` +
+		namespaced + "/clusters/c1": `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster",` +
 			`"metadata":{"name":"c1","namespace":"default"}}`,
-		"controlplane.cluster.x-k8s.io/v1beta2/namespaces/default/kubeadmcontrolplanes/cp": `{"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2",` +
-			`"kind":"KubeadmControlPlane","metadata":{"name":"cp","namespace":"default"}}`,
+		"controlplane." + namespaced + "/kubeadmcontrolplanes/cp": `{"kind":"KubeadmControlPlane",` +
+			`"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2","metadata":{"name":"cp","namespace":"default"}}`,
 	}
 	for _, resource := range slices.Sorted(maps.Keys(resources)) {
 		t.Run(resource, func(t *testing.T) {
