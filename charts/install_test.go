@@ -40,17 +40,17 @@ func TestInstall(t *testing.T) {
 	}
 	trust(t, server)
 	const taint = "startup-taint.cluster-autoscaler.kubernetes.io/holdfast"
-	notes = release("upgrade", "holdfast", "holdfast", "--set", "autoscaler=cluster-autoscaler")
+	const spread = "webhook.topologySpreadConstraints[0]."
+	notes = release("upgrade", "holdfast", "holdfast", "--set", "autoscaler=cluster-autoscaler",
+		"--set", "webhook.hostNetwork=true,webhook.port=11443",
+		"--set", spread+"topologyKey=zone,"+spread+"maxSkew=1,"+spread+"whenUnsatisfiable=ScheduleAnyway",
+		"--set", `webhook.podLabels.example\.com/team=a,agent.podLabels.example\.com/team=a`)
 	require.Contains(t, notes, "held nodes:  taint "+taint+":NoSchedule")
 	require.Contains(t, agentArgs(t, server), "--hold-taint-key="+taint)
 	requireTrust(t, server)
 	_, err = parameters.Get(t.Context(), "holdfast-born-held", metav1.GetOptions{})
 	require.Equal(t, server.BornHeld(), err == nil, "an upgrade restores the parameter: %v", err)
 
-	const spread = "webhook.topologySpreadConstraints[0]."
-	release("upgrade", "holdfast", "holdfast", "--set", "webhook.hostNetwork=true,webhook.port=11443",
-		"--set", spread+"topologyKey=zone,"+spread+"maxSkew=1,"+spread+"whenUnsatisfiable=ScheduleAnyway",
-		"--set", `webhook.podLabels.example\.com/team=a,agent.podLabels.example\.com/team=a`)
 	requireHostPort(t, server, 11443)
 
 	release("rollback", "holdfast", "1")

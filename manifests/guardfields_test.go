@@ -115,8 +115,7 @@ spec: {policyName: guard-fields, validationActions: [Deny]}
 func schemaless(t *testing.T, server *apiserver.Server) dynamic.ResourceInterface {
 	t.Helper()
 	kind := schema.GroupVersionResource{Group: "test.holdfast.dev", Version: "v1", Resource: "podlikes"}
-	shipped := kustomized(t, ".")
-	policy := one[admissionv1.ValidatingAdmissionPolicy](t, shipped, "ValidatingAdmissionPolicy", "holdfast-guards")
+	policy := one[admissionv1.ValidatingAdmissionPolicy](t, shipped(t), "ValidatingAdmissionPolicy", "holdfast-guards")
 	policy.Name = "guard-fields"
 	rule := &policy.Spec.MatchConstraints.ResourceRules[0].Rule
 	rule.APIGroups, rule.Resources = []string{kind.Group}, []string{kind.Resource}

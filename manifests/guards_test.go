@@ -32,7 +32,7 @@ func guardPod(agent corev1.PodSpec) *corev1.Pod {
 // agentSpec returns the pods of the shipped DaemonSet.
 func agentSpec(t *testing.T) corev1.PodSpec {
 	t.Helper()
-	return one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent").Spec.Template.Spec
+	return one[appsv1.DaemonSet](t, shipped(t), "DaemonSet", "holdfast-agent").Spec.Template.Spec
 }
 
 // testGuardPods checks what the token of the webhook can do to pods, with what the API server adds.

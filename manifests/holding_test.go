@@ -19,8 +19,9 @@ import (
 // fails. Such a node is not held.
 func testBrokenBornHeldPolicy(t *testing.T, server *apiserver.Server) {
 	apiserver.RequireBornHeld(t, server)
-	require.NoError(t, server.Install(t.Context()))
 	policies := server.Client().AdmissionregistrationV1().MutatingAdmissionPolicies()
+	working, err := policies.Get(t.Context(), "holdfast-born-held", metav1.GetOptions{})
+	require.NoError(t, err)
 	const noLabel = "object.metadata.labels['no-such-label']"
 	for name, broken := range map[string]struct{ path, value string }{
 		"match condition": {"matchConditions/0/expression", noLabel + " == 'x'"},
@@ -31,7 +32,7 @@ func testBrokenBornHeldPolicy(t *testing.T, server *apiserver.Server) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			patch := []byte(`[{"op":"replace","path":"/spec/` + broken.path + `","value":"` + broken.value + `"}]`)
-			_, err := policies.Patch(t.Context(), "holdfast-born-held", types.JSONPatchType, patch, metav1.PatchOptions{})
+			changed, err := policies.Patch(t.Context(), "holdfast-born-held", types.JSONPatchType, patch, metav1.PatchOptions{})
 			require.NoError(t, err)
 			require.NoError(t, server.WaitForPolicies(t.Context()))
 			node, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "joins", Ready: true})
@@ -40,7 +41,8 @@ func testBrokenBornHeldPolicy(t *testing.T, server *apiserver.Server) {
 			require.False(t, node.Spec.Unschedulable)
 			require.NotContains(t, node.Annotations, readiness.HoldAnnotation)
 
-			_, err = server.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "-k", full)
+			changed.Spec = working.Spec
+			_, err = policies.Update(t.Context(), changed, metav1.UpdateOptions{})
 			require.NoError(t, err)
 			require.NoError(t, server.WaitForPolicies(t.Context()))
 			again, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "joins-later", Ready: true})
@@ -51,37 +53,34 @@ func testBrokenBornHeldPolicy(t *testing.T, server *apiserver.Server) {
 	}
 }
 
-// TestBornHeldIsSafe checks the fields that make an error of the policy harmless.
-func TestBornHeldIsSafe(t *testing.T) {
-	for _, dir := range append(overlays(t), ".") {
-		shipped := kustomized(t, withBornHeld(t, dir))
-		spec := one[admissionv1.MutatingAdmissionPolicy](t, shipped, "MutatingAdmissionPolicy", "holdfast-born-held").Spec
-		require.Equal(t, admissionv1.Ignore, *spec.FailurePolicy, "an error must not keep a node out of the cluster")
-		require.Equal(t, admissionv1.NeverReinvocationPolicy, spec.ReinvocationPolicy)
-		require.Len(t, spec.MatchConstraints.ResourceRules, 1)
-		rule := spec.MatchConstraints.ResourceRules[0]
-		require.Equal(t, []admissionv1.OperationType{admissionv1.Create}, rule.Operations, "existing nodes never change")
-		require.Equal(t, []string{"nodes"}, rule.Resources)
-		for _, mutation := range spec.Mutations {
-			if mutation.JSONPatch != nil {
-				require.NotContains(t, mutation.JSONPatch.Expression, "Object.",
-					"a list of typed objects in a patch crashes kube-apiserver 1.36.3")
-			}
+// testBornHeldIsSafe checks the fields that make an error of the policy harmless.
+func testBornHeldIsSafe(t *testing.T, all []string) {
+	spec := one[admissionv1.MutatingAdmissionPolicy](t, all, "MutatingAdmissionPolicy", "holdfast-born-held").Spec
+	require.Equal(t, admissionv1.Ignore, *spec.FailurePolicy, "an error must not keep a node out of the cluster")
+	require.Equal(t, admissionv1.NeverReinvocationPolicy, spec.ReinvocationPolicy)
+	require.Len(t, spec.MatchConstraints.ResourceRules, 1)
+	rule := spec.MatchConstraints.ResourceRules[0]
+	require.Equal(t, []admissionv1.OperationType{admissionv1.Create}, rule.Operations, "existing nodes never change")
+	require.Equal(t, []string{"nodes"}, rule.Resources)
+	for _, mutation := range spec.Mutations {
+		if mutation.JSONPatch != nil {
+			require.NotContains(t, mutation.JSONPatch.Expression, "Object.",
+				"a list of typed objects in a patch crashes kube-apiserver 1.36.3")
 		}
-		const kind = "MutatingAdmissionPolicyBinding"
-		binding := one[admissionv1.MutatingAdmissionPolicyBinding](t, shipped, kind, "holdfast-born-held").Spec
-		action := *binding.ParamRef.ParameterNotFoundAction
-		require.Equal(t, admissionv1.AllowAction, action, "without the parameter, nodes are not held")
 	}
+	const kind = "MutatingAdmissionPolicyBinding"
+	binding := one[admissionv1.MutatingAdmissionPolicyBinding](t, all, kind, "holdfast-born-held").Spec
+	action := *binding.ParamRef.ParameterNotFoundAction
+	require.Equal(t, admissionv1.AllowAction, action, "without the parameter, nodes are not held")
 }
 
 // TestBornHeldMatchesAgent checks that nodes are born held only where the agent runs. The node
 // affinity of the DaemonSet and the object selector of the policy differ only by the opt-out
 // label.
 func TestBornHeldMatchesAgent(t *testing.T) {
-	shipped := kustomized(t, full)
-	agent := one[appsv1.DaemonSet](t, shipped, "DaemonSet", "holdfast-agent")
-	policy := one[admissionv1.MutatingAdmissionPolicy](t, shipped, "MutatingAdmissionPolicy", "holdfast-born-held")
+	all := shipped(t, "components/born-held/policy.yaml")
+	agent := one[appsv1.DaemonSet](t, all, "DaemonSet", "holdfast-agent")
+	policy := one[admissionv1.MutatingAdmissionPolicy](t, all, "MutatingAdmissionPolicy", "holdfast-born-held")
 
 	affinity := agent.Spec.Template.Spec.Affinity.NodeAffinity
 	terms := affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
@@ -118,8 +117,8 @@ func TestReleaseNeedsNoFreeNode(t *testing.T) {
 		{Key: "holdfast.dev/held", Effect: corev1.TaintEffectNoSchedule},
 		{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoExecute},
 	}
-	shipped := kustomized(t, full)
-	pod := one[appsv1.DaemonSet](t, shipped, "DaemonSet", "holdfast-agent").Spec.Template.Spec
+	all := shipped(t)
+	pod := one[appsv1.DaemonSet](t, all, "DaemonSet", "holdfast-agent").Spec.Template.Spec
 	for _, taint := range held {
 		require.True(t, tolerated(pod.Tolerations, taint), "the agent must run beside taint %s", taint.ToString())
 	}
@@ -131,7 +130,7 @@ func TestReleaseNeedsNoFreeNode(t *testing.T) {
 	for _, volume := range pod.Volumes {
 		require.NotNil(t, volume.HostPath, "volume %s could need a provisioner", volume.Name)
 	}
-	for _, hook := range webhookEntries(t, shipped) {
+	for _, hook := range webhookEntries(t, all) {
 		if hook.Name == "removal-markers.holdfast.dev" { // testRemovalMarkers has its updates
 			require.Len(t, hook.MatchConditions, 1)
 			continue
@@ -144,7 +143,7 @@ func TestReleaseNeedsNoFreeNode(t *testing.T) {
 				"registrations and releases must not call the webhook")
 		}
 	}
-	webhook := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template.Spec
+	webhook := one[appsv1.Deployment](t, all, "Deployment", "holdfast-webhook").Spec.Template.Spec
 	require.False(t, tolerated(webhook.Tolerations, held[0]), "an evicted replica must not return to a drained node")
 }
 

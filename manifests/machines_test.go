@@ -3,6 +3,7 @@ package manifests_test
 import (
 	"encoding/json"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -75,7 +76,7 @@ func TestClusterAPIComponent(t *testing.T) {
 	documents := kustomized(t, withComponent(t, ".", clusterAPI))
 	args := one[appsv1.Deployment](t, documents, "Deployment", "holdfast-webhook").Spec.Template.Spec.Containers[0].Args
 	require.Contains(t, args, "--cluster-api")
-	require.NotContains(t, strings.Join(kustomized(t, "."), ""), "--cluster-api")
+	require.NotContains(t, strings.Join(shipped(t), ""), "--cluster-api")
 	both := kustomized(t, withComponent(t, ".", clusterAPI, nodeClaims))
 	args = one[appsv1.Deployment](t, both, "Deployment", "holdfast-webhook").Spec.Template.Spec.Containers[0].Args
 	require.Subset(t, args, []string{"--cluster-api", "--karpenter"})
@@ -114,28 +115,33 @@ func testMachinePatches(t *testing.T, server *apiserver.Server) {
 
 // testMachineDeletions checks which deletions call the entries.
 func testMachineDeletions(t *testing.T, server *apiserver.Server, dry *atomic.Bool) {
+	const namespaced = "cluster.x-k8s.io/v1beta2/namespaces/default"
 	resources := map[string]string{
-		"machines.v1beta2.cluster.x-k8s.io/m1": shippedMachine,
-		"machines.v1beta1.cluster.x-k8s.io/m1": shippedMachine,
-		"nodeclaims.karpenter.sh/c1":           shippedClaim,
-		"clusters.cluster.x-k8s.io/c1": `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster",` +
+		namespaced + "/machines/m1":                               shippedMachine,
+		"cluster.x-k8s.io/v1beta1/namespaces/default/machines/m1": shippedMachine,
+		"karpenter.sh/v1/nodeclaims/c1":                           shippedClaim,
+		namespaced + "/clusters/c1": `{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster",` +
 			`"metadata":{"name":"c1","namespace":"default"}}`,
-		"kubeadmcontrolplanes.controlplane.cluster.x-k8s.io/cp": `{"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2",` +
-			`"kind":"KubeadmControlPlane","metadata":{"name":"cp","namespace":"default"}}`,
+		"controlplane." + namespaced + "/kubeadmcontrolplanes/cp": `{"kind":"KubeadmControlPlane",` +
+			`"apiVersion":"controlplane.cluster.x-k8s.io/v1beta2","metadata":{"name":"cp","namespace":"default"}}`,
 	}
 	for _, resource := range slices.Sorted(maps.Keys(resources)) {
 		t.Run(resource, func(t *testing.T) {
 			require.NoError(t, createRaw(t, server, resources[resource]))
-			_, err := server.Kubectl(t.Context(), "delete", resource)
-			require.ErrorContains(t, err, "refused at /validate-machine")
-			_, err = server.Kubectl(t.Context(), "delete", resource, "--dry-run=server")
-			require.ErrorContains(t, err, "refused at /validate-machine")
+			const refused = "refused at /validate-machine"
+			require.ErrorContains(t, deleteRaw(t, server, resource), refused)
+			require.False(t, dry.Load())
+			require.ErrorContains(t, deleteRaw(t, server, resource+"?dryRun=All"), refused)
 			require.True(t, dry.Load())
-			kind, _, _ := strings.Cut(resource, "/")
-			_, err = server.Kubectl(t.Context(), "delete", kind, "--all")
-			require.ErrorContains(t, err, "refused at /validate-machine")
+			require.ErrorContains(t, deleteRaw(t, server, path.Dir(resource)), refused, "all at once")
 		})
 	}
+}
+
+// deleteRaw deletes the object, or all objects, at a path below /apis/.
+func deleteRaw(t *testing.T, server *apiserver.Server, path string) error {
+	t.Helper()
+	return server.Client().RESTClient().Delete().RequestURI("/apis/" + path).Do(t.Context()).Error()
 }
 
 // createRaw applies an object in JSON.

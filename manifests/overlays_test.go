@@ -35,13 +35,21 @@ func overlays(t *testing.T) []string {
 	return found
 }
 
-// withBornHeld returns a directory with the component born-held: the given one if it has it.
-func withBornHeld(t *testing.T, dir string) string {
-	t.Helper()
-	if dir == full {
-		return dir
+// TestOverlays checks what must be true on top of the base and of every overlay. Each is rendered
+// once, with the components that change most.
+func TestOverlays(t *testing.T) {
+	for _, dir := range append(overlays(t), ".") {
+		components := []string{"monitoring", bornHeld}
+		if dir == full {
+			components = components[:1]
+		}
+		t.Run(dir, func(t *testing.T) {
+			all := kustomized(t, withComponent(t, dir, components...))
+			t.Run("security contexts", func(t *testing.T) { testSecurityContexts(t, all) })
+			t.Run("born held is safe", func(t *testing.T) { testBornHeldIsSafe(t, all) })
+			t.Run("monitoring", func(t *testing.T) { testMonitoring(t, all) })
+		})
 	}
-	return withComponent(t, dir, bornHeld)
 }
 
 // TestOverlayDocuments checks that each overlay begins with a comment about its use, that

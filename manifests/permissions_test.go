@@ -21,42 +21,39 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestSecurityContexts checks the permissions of the pods on their nodes, in every overlay.
-func TestSecurityContexts(t *testing.T) {
+// testSecurityContexts checks the permissions of the pods on their nodes.
+func testSecurityContexts(t *testing.T, all []string) {
 	no, yes, root, user := false, true, int64(0), int64(65532)
-	all := []corev1.Capability{"ALL"}
+	every := []corev1.Capability{"ALL"}
 	confined := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
-	for _, dir := range append(overlays(t), ".") {
-		shipped := kustomized(t, dir)
-		agent := one[appsv1.DaemonSet](t, shipped, "DaemonSet", "holdfast-agent").Spec.Template.Spec
-		require.Nil(t, agent.SecurityContext)
-		require.Len(t, agent.Containers, 1)
-		require.Equal(t, &corev1.SecurityContext{
-			RunAsUser: &root, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, SeccompProfile: confined,
-			Capabilities:    &corev1.Capabilities{Drop: all, Add: []corev1.Capability{"SYS_PTRACE", "DAC_READ_SEARCH"}},
-			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
-			SELinuxOptions:  &corev1.SELinuxOptions{Type: "spc_t"},
-		}, agent.Containers[0].SecurityContext)
-		require.True(t, agent.HostNetwork)
-		require.False(t, agent.HostPID || agent.HostIPC)
-		directory, hostToContainer := corev1.HostPathDirectory, corev1.MountPropagationHostToContainer
-		require.Equal(t, []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{
-			HostPath: &corev1.HostPathVolumeSource{Path: "/", Type: &directory},
-		}}}, agent.Volumes)
-		require.Equal(t, []corev1.VolumeMount{
-			{Name: "host", MountPath: "/host", ReadOnly: true, MountPropagation: &hostToContainer},
-		}, agent.Containers[0].VolumeMounts)
+	agent := one[appsv1.DaemonSet](t, all, "DaemonSet", "holdfast-agent").Spec.Template.Spec
+	require.Nil(t, agent.SecurityContext)
+	require.Len(t, agent.Containers, 1)
+	require.Equal(t, &corev1.SecurityContext{
+		RunAsUser: &root, ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, SeccompProfile: confined,
+		Capabilities:    &corev1.Capabilities{Drop: every, Add: []corev1.Capability{"SYS_PTRACE", "DAC_READ_SEARCH"}},
+		AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
+		SELinuxOptions:  &corev1.SELinuxOptions{Type: "spc_t"},
+	}, agent.Containers[0].SecurityContext)
+	require.True(t, agent.HostNetwork)
+	require.False(t, agent.HostPID || agent.HostIPC)
+	directory, hostToContainer := corev1.HostPathDirectory, corev1.MountPropagationHostToContainer
+	require.Equal(t, []corev1.Volume{{Name: "host", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: "/", Type: &directory},
+	}}}, agent.Volumes)
+	require.Equal(t, []corev1.VolumeMount{
+		{Name: "host", MountPath: "/host", ReadOnly: true, MountPropagation: &hostToContainer},
+	}, agent.Containers[0].VolumeMounts)
 
-		webhook := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template.Spec
-		require.Equal(t, &corev1.PodSecurityContext{
-			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, SeccompProfile: confined,
-		}, webhook.SecurityContext)
-		require.Len(t, webhook.Containers, 1)
-		require.Equal(t, &corev1.SecurityContext{
-			ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: all},
-		}, webhook.Containers[0].SecurityContext)
-		require.False(t, webhook.HostNetwork || webhook.HostPID || webhook.HostIPC)
-	}
+	webhook := one[appsv1.Deployment](t, all, "Deployment", "holdfast-webhook").Spec.Template.Spec
+	require.Equal(t, &corev1.PodSecurityContext{
+		RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user, SeccompProfile: confined,
+	}, webhook.SecurityContext)
+	require.Len(t, webhook.Containers, 1)
+	require.Equal(t, &corev1.SecurityContext{
+		ReadOnlyRootFilesystem: &yes, AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: every},
+	}, webhook.Containers[0].SecurityContext)
+	require.False(t, webhook.HostNetwork || webhook.HostPID || webhook.HostIPC)
 }
 
 // testPodSecurity compares the pods with the strictest profile of Pod Security. The webhook
@@ -72,13 +69,13 @@ func testPodSecurity(t *testing.T, server *apiserver.Server) {
 	config.WarningHandler = &warned
 	client, dry := clientOf(t, config).AppsV1(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 
-	webhook := one[appsv1.Deployment](t, kustomized(t, "."), "Deployment", "holdfast-webhook")
+	webhook := one[appsv1.Deployment](t, shipped(t), "Deployment", "holdfast-webhook")
 	webhook.Namespace = namespace
 	_, err = client.Deployments(namespace).Create(t.Context(), &webhook, dry)
 	require.NoError(t, err)
 	require.Empty(t, warned)
 
-	agent := one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent")
+	agent := one[appsv1.DaemonSet](t, shipped(t), "DaemonSet", "holdfast-agent")
 	agent.Namespace = namespace
 	_, err = client.DaemonSets(namespace).Create(t.Context(), &agent, dry)
 	require.NoError(t, err)
@@ -111,7 +108,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, 
 // TestPermissionsAreExplained checks that the DaemonSet and docs/permissions.md explain each
 // permission of the agent.
 func TestPermissionsAreExplained(t *testing.T) {
-	pod := one[appsv1.DaemonSet](t, kustomized(t, "."), "DaemonSet", "holdfast-agent").Spec.Template.Spec
+	pod := one[appsv1.DaemonSet](t, shipped(t), "DaemonSet", "holdfast-agent").Spec.Template.Spec
 	names := map[string]string{ // the name in the page, by the line of the manifest
 		"hostNetwork: true": "`hostNetwork`", "runAsUser: 0": "`runAsUser: 0`",
 		"appArmorProfile: {type: Unconfined}": "`appArmorProfile: Unconfined`, `seLinuxOptions: spc_t`",
@@ -249,6 +246,9 @@ func testRoles(t *testing.T, server *apiserver.Server) {
 				"delete nodes", "create nodes", "update nodes", "update nodes/status",
 				"delete etcdclusters.holdfast.dev", "breakglass etcdclusters.holdfast.dev",
 				"update etcdobservations.holdfast.dev", "patch etcdobservations.holdfast.dev",
+				"patch secrets holdfast-system/holdfast-webhook-tls",
+				"list leases.coordination.k8s.io holdfast-system/holdfast-webhook",
+				"patch leases.coordination.k8s.io holdfast-system/holdfast-webhook",
 				"get secrets holdfast-system/other", "list secrets holdfast-system/", "get secrets kube-system/x",
 				"patch validatingwebhookconfigurations.admissionregistration.k8s.io /other",
 				"patch validatingadmissionpolicies.admissionregistration.k8s.io /holdfast-nodes",

@@ -43,9 +43,10 @@ func testReviewedRequests(t *testing.T, server *apiserver.Server) {
 	t.Run("machines", func(t *testing.T) { testMachineDeletions(t, server, &dry) })
 
 	require.NoError(t, proxy.Close())
-	for _, resource := range []string{"machines.v1beta2.cluster.x-k8s.io/m1", "nodeclaims.karpenter.sh/c1"} {
-		_, err := server.Kubectl(t.Context(), "delete", resource)
-		require.NoError(t, err, "fails open")
+	for _, resource := range []string{
+		"cluster.x-k8s.io/v1beta2/namespaces/default/machines/m1", "karpenter.sh/v1/nodeclaims/c1",
+	} {
+		require.NoError(t, deleteRaw(t, server, resource), "fails open")
 	}
 }
 
@@ -95,7 +96,7 @@ func testRemovalMarkers(t *testing.T, server *apiserver.Server, dry *atomic.Bool
 		})
 	}
 	require.False(t, dry.Load())
-	_, err := server.Kubectl(t.Context(), "annotate", "node", "n", "--overwrite", marker+"=true", "--dry-run=server")
+	err := patchDry(t.Context(), server.Client(), "n", `{"metadata":{"annotations":{"`+marker+`":"true"}}}`)
 	require.ErrorContains(t, err, "refused at /validate-removal")
 	require.True(t, dry.Load())
 }

@@ -1,6 +1,7 @@
 package manifests_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,23 +15,29 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 )
 
-// TestStaticAdmission runs an API server with the files of docs/static-admission. No administrator
-// deletes the webhook configuration or a policy. An installation, an upgrade and the webhook still
-// write.
-func TestStaticAdmission(t *testing.T) {
+// static returns the options of an API server with the files of docs/static-admission and the alpha
+// API of evictions, and the directory of the files. It is empty before Kubernetes 1.37, which has
+// neither.
+func static(t *testing.T) (apiserver.Options, string) {
+	t.Helper()
 	if apiserver.Minor(t) < 37 {
-		t.Skip("SKIPPED: this version of Kubernetes reads no policies from files, and has no EvictionRequest")
+		return apiserver.Options{}, ""
 	}
 	files := staticFiles(t)
-	server := apiserver.NewWith(t, apiserver.Options{
-		Args: []string{
-			"--admission-control-config-file=" + filepath.Join(files, "admission.yaml"),
-			"--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true",
-		},
-	})
-	require.NoError(t, server.Install(t.Context()))
+	return apiserver.Options{Args: []string{
+		"--admission-control-config-file=" + filepath.Join(files, "admission.yaml"),
+		"--feature-gates=EvictionRequestAPI=true", "--runtime-config=lifecycle.k8s.io/v1alpha1=true",
+	}}, files
+}
+
+// testStaticAdmission checks that with the files of docs/static-admission no administrator deletes
+// the webhook configuration or a policy. An installation, an upgrade and the webhook still write.
+func testStaticAdmission(t *testing.T, server *apiserver.Server, files string) {
+	if files == "" {
+		t.Skip("SKIPPED: this version of Kubernetes reads no policies from files, and has no EvictionRequest")
+	}
+	require.NoError(t, server.Install(t.Context()), "an upgrade")
 	t.Run("eviction request", func(t *testing.T) { testEvictionRequest(t, server) })
-	require.NoError(t, server.Apply(t.Context(), full), "an upgrade")
 	const closed, kept = "etcd-nodes.holdfast.dev", "an entry that fails closed must stay"
 	configurations := server.Client().AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	patch := func(text string) error {
@@ -48,25 +55,39 @@ func TestStaticAdmission(t *testing.T) {
 		"validatingwebhookconfigurations", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
 		"mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
 	} {
-		out, err := server.Kubectl(t.Context(), "get", kind, "-o", "name", "-l", "app.kubernetes.io/part-of=holdfast")
-		require.NoError(t, err)
-		for _, object := range strings.Fields(out) {
-			_, err := server.Kubectl(t.Context(), "delete", object)
-			require.ErrorContains(t, err, "first remove holdfast.yaml from the staticManifestsDir", object)
+		before := holdfastNames(t, server, kind)
+		require.NotEmpty(t, before)
+		for _, name := range before {
+			err := deleteRaw(t, server, admissionAPI+kind+"/"+name)
+			require.ErrorContains(t, err, "first remove holdfast.yaml from the staticManifestsDir", name)
 		}
-		path := "/apis/admissionregistration.k8s.io/v1/" + kind
-		err = server.Client().RESTClient().Delete().AbsPath(path).Do(t.Context()).Error()
+		err := deleteRaw(t, server, admissionAPI+kind)
 		require.ErrorContains(t, err, "first remove holdfast.yaml", "all of %s at once", kind)
-		again, err := server.Kubectl(t.Context(), "get", kind, "-o", "name", "-l", "app.kubernetes.io/part-of=holdfast")
-		require.NoError(t, err)
-		require.NotEmpty(t, again)
-		require.Equal(t, out, again)
+		require.Equal(t, before, holdfastNames(t, server, kind))
 	}
 
 	require.NoError(t, os.Remove(filepath.Join(files, "static/holdfast.yaml")), "before an uninstallation")
 	require.Eventually(t, func() bool {
 		return configurations.Delete(t.Context(), "holdfast", metav1.DeleteOptions{}) == nil
-	}, 2*time.Minute, poll)
+	}, 2*time.Minute, time.Second) // the API server reads the directory once a minute
+}
+
+// admissionAPI is the path of policies and webhook configurations below /apis/.
+const admissionAPI = "admissionregistration.k8s.io/v1/"
+
+// holdfastNames returns the names of the objects of a kind of admissionAPI with the label of
+// Holdfast.
+func holdfastNames(t *testing.T, server *apiserver.Server, kind string) (names []string) {
+	t.Helper()
+	text, err := server.Client().RESTClient().Get().AbsPath("/apis/"+admissionAPI+kind).
+		Param("labelSelector", "app.kubernetes.io/part-of=holdfast").DoRaw(t.Context())
+	require.NoError(t, err)
+	var list metav1.PartialObjectMetadataList
+	require.NoError(t, json.Unmarshal(text, &list))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names
 }
 
 // staticFiles writes the files of docs/static-admission to a directory, and returns it.

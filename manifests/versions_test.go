@@ -103,7 +103,7 @@ func testEmulation(t *testing.T, server *apiserver.Server) {
 // cannot emulate: 1.34 added functions of lists (k8s.io/apiserver/pkg/cel/environment).
 // TestOlderKubernetes detects functions that were added later.
 func TestExpressionsFit133(t *testing.T) {
-	for _, document := range kustomized(t, ".") {
+	for _, document := range shipped(t) {
 		if strings.HasPrefix(kind(t, document).Kind, "ValidatingAdmissionPolicy") {
 			require.NotRegexp(t, `\.(distinct|flatten|reverse|slice|sort|sortBy)\(|lists\.range\(`, document)
 		}

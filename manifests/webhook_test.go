@@ -107,11 +107,11 @@ func refuser(t *testing.T, ca *pki.CA, dry *atomic.Bool) string {
 // TestWebhookEntries checks that every deletion of a Node calls exactly one entry, and that
 // all entries call the port of the Service.
 func TestWebhookEntries(t *testing.T) {
-	shipped := kustomized(t, ".")
-	service := one[corev1.Service](t, shipped, "Service", "holdfast-webhook")
-	pods := one[appsv1.Deployment](t, shipped, "Deployment", "holdfast-webhook").Spec.Template
+	all := shipped(t)
+	service := one[corev1.Service](t, all, "Service", "holdfast-webhook")
+	pods := one[appsv1.Deployment](t, all, "Deployment", "holdfast-webhook").Spec.Template
 	require.Equal(t, pods.Labels["app.kubernetes.io/name"], service.Spec.Selector["app.kubernetes.io/name"])
-	hooks := webhookEntries(t, shipped)
+	hooks := webhookEntries(t, all)
 	require.Len(t, hooks, 4)
 	closed, open := hooks[0].ObjectSelector.MatchExpressions, hooks[1].ObjectSelector.MatchExpressions
 	require.Equal(t, metav1.LabelSelectorOpIn, closed[0].Operator)
@@ -137,7 +137,7 @@ func webhookEntries(t *testing.T, documents []string) []registrationv1.Validatin
 // TestWebhookPrefersControlPlane checks that the token of the webhook stays away from workers if
 // there are nodes of the control plane that take its pods, and that it needs no such node.
 func TestWebhookPrefersControlPlane(t *testing.T) {
-	pods := one[appsv1.Deployment](t, kustomized(t, "."), "Deployment", "holdfast-webhook").Spec.Template.Spec
+	pods := one[appsv1.Deployment](t, shipped(t), "Deployment", "holdfast-webhook").Spec.Template.Spec
 	terms := pods.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 	require.Len(t, terms, 1)
 	const label = "node-role.kubernetes.io/control-plane"

@@ -111,7 +111,10 @@ func (s *Server) KubectlAs(ctx context.Context, kubeconfig string, args ...strin
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + s.opts.Dir, "KUBECACHEDIR=" + s.path("kubectl")}
+	cmd.Env = []string{
+		"KUBECONFIG=" + kubeconfig, "HOME=" + s.opts.Dir, "KUBECACHEDIR=" + s.path("kubectl"),
+		"GOGC=400", // a quarter less CPU for a kustomization
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return string(out), fmt.Errorf("running kubectl %q: %w: %s", args, err, out)
