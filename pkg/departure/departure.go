@@ -98,7 +98,7 @@ type markRow struct {
 	stopsFirst bool
 }
 
-func builtIn() []markRow { return slices.Concat(programRows(), removalRows(), conditionRows()) }
+func builtIn() [][]markRow { return [][]markRow{programRows(), removalRows(), conditionRows()} }
 
 // goes returns a taint of a machine that goes for good, comesBack one of a machine that comes
 // back, and reboots the annotation of a program that reboots cordoned nodes.
@@ -188,26 +188,33 @@ func (t Table) Of(n *corev1.Node) Mark {
 	if len(n.Spec.Taints)+len(n.Annotations)+len(n.Labels)+len(n.Status.Conditions) == 0 {
 		return Mark{} // Most Nodes of a cache. It spares building the table for each.
 	}
-	m := firstMark(n, slices.Concat(builtIn(), t.added))
+	m := firstMark(n, append(builtIn(), t.added))
 	if m.Class == None {
 		return shutdownMark(n)
 	}
 	return m
 }
 
-func firstMark(n *corev1.Node, rows []markRow) Mark {
+func firstMark(n *corev1.Node, tables [][]markRow) Mark {
 	var found Mark
-	for _, r := range rows {
-		if m := r.on(n); m.Class > found.Class {
-			found = m
+	for _, rows := range tables {
+		for i := range rows {
+			if m := rows[i].on(n); m.Class > found.Class {
+				found = m
+			}
 		}
 	}
 	return found
 }
 
 func (r markRow) on(n *corev1.Node) Mark {
-	if _, isOver := n.Annotations[r.unless]; r.unless != "" && isOver || r.ifCordoned && !n.Spec.Unschedulable {
+	if r.ifCordoned && !n.Spec.Unschedulable {
 		return Mark{}
+	}
+	if r.unless != "" {
+		if _, isOver := n.Annotations[r.unless]; isOver {
+			return Mark{}
+		}
 	}
 	m := Mark{Class: r.class, Kind: r.kind, Says: r.says}
 	switch r.kind {

@@ -21,7 +21,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 )
 
-// An objectVersion is one version of an object. Stored objects are never modified.
+// An objectVersion is one version of an object, as caches keep it. Stored objects are never
+// modified.
 type objectVersion[T client.Object] struct {
 	name    string
 	object  T
@@ -39,12 +40,20 @@ type storedObject[T any] interface {
 type objectTable[T storedObject[T]] struct {
 	resource schema.GroupResource
 	objects  map[string]T
-	log      []objectVersion[T]
+	// trim returns what caches keep of an object. kept has that of all objects.
+	trim func(T) T
+	kept map[string]T
+	log  []objectVersion[T]
 }
 
-func newTable[T storedObject[T]](group, resource string) objectTable[T] {
-	return objectTable[T]{resource: schema.GroupResource{Group: group, Resource: resource}, objects: map[string]T{}}
+func newTable[T storedObject[T]](group, resource string, trim func(T) T) objectTable[T] {
+	return objectTable[T]{
+		resource: schema.GroupResource{Group: group, Resource: resource}, trim: trim,
+		objects: map[string]T{}, kept: map[string]T{},
+	}
 }
+
+func keepAll[T any](o T) T { return o }
 
 func (t *objectTable[T]) get(name string) (object T, err error) {
 	object, exists := t.objects[name]
@@ -69,13 +78,16 @@ func (t *objectTable[T]) create(s *simulatedAPIServer, o T) (made T, err error) 
 }
 
 func (t *objectTable[T]) put(o T) {
-	t.objects[o.GetName()] = o
-	t.log = append(t.log, objectVersion[T]{name: o.GetName(), object: o})
+	name := o.GetName()
+	t.objects[name], t.kept[name] = o, t.trim(o)
+	t.log = append(t.log, objectVersion[T]{name: name, object: t.kept[name]})
 }
 
 func (t *objectTable[T]) remove(o T) {
-	delete(t.objects, o.GetName())
-	t.log = append(t.log, objectVersion[T]{name: o.GetName(), object: o, deleted: true})
+	name := o.GetName()
+	t.log = append(t.log, objectVersion[T]{name: name, object: t.kept[name], deleted: true})
+	delete(t.objects, name)
+	delete(t.kept, name)
 }
 
 // A simulatedAPIServer is the part of the API server that the webhook and the agents use.
@@ -97,9 +109,9 @@ type simulatedAPIServer struct {
 
 func newSimulatedAPIServer() *simulatedAPIServer {
 	return &simulatedAPIServer{
-		clusters:     newTable[*v1alpha1.EtcdCluster](v1alpha1.Group, v1alpha1.Resource),
-		observations: newTable[*v1alpha1.EtcdObservation](v1alpha1.Group, v1alpha1.ObservationResource),
-		nodes:        newTable[*corev1.Node]("", "nodes"),
+		clusters:     newTable(v1alpha1.Group, v1alpha1.Resource, keepAll[*v1alpha1.EtcdCluster]),
+		observations: newTable(v1alpha1.Group, v1alpha1.ObservationResource, keepAll[*v1alpha1.EtcdObservation]),
+		nodes:        newTable("", "nodes", trimNode),
 		pods:         map[string]*corev1.Pod{},
 		bindings:     map[types.UID]map[evidence.MemberRef]bool{}, tombstones: map[types.UID]map[v1alpha1.ClusterID]bool{},
 	}

@@ -23,11 +23,10 @@ func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys
 // informer, its content may be newer than what its handlers received.
 type simulatedCache[T storedObject[T]] struct {
 	table *objectTable[T]
-	// transform makes what the cache keeps of an object. Nil keeps all of it.
-	transform func(T) T
 
-	mu            sync.Mutex // guards objects, which the code under test reads
+	mu            sync.Mutex // guards objects and sorted, which the code under test reads
 	objects       map[string]T
+	sorted        []T // the objects by name, nil after a change
 	received      int
 	notified      map[string]T
 	notifiedCount int
@@ -64,33 +63,26 @@ type watchingCache interface {
 // newSimulatedCache returns a cache that has just listed the objects.
 func newSimulatedCache[T storedObject[T]](sim *simulation, t *objectTable[T]) *simulatedCache[T] {
 	return &simulatedCache[T]{
-		settle: sim.settle, table: t, objects: maps.Clone(t.objects), received: len(t.log),
-		notified: maps.Clone(t.objects), notifiedCount: len(t.log),
+		settle: sim.settle, table: t, objects: maps.Clone(t.kept), received: len(t.log),
+		notified: maps.Clone(t.kept), notifiedCount: len(t.log),
 	}
 }
 
 func (m *simulatedCache[T]) list() []T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var found []T
-	for _, name := range sortedKeys(m.objects) {
-		found = append(found, m.kept(m.objects[name]))
+	if m.sorted == nil {
+		for _, name := range sortedKeys(m.objects) {
+			m.sorted = append(m.sorted, m.objects[name])
+		}
 	}
-	return found
+	return slices.Clone(m.sorted)
 }
 
 func (m *simulatedCache[T]) get(name string) T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.objects[name]
-}
-
-// kept returns what the cache keeps of an object.
-func (m *simulatedCache[T]) kept(object T) T {
-	if m.transform == nil {
-		return object
-	}
-	return m.transform(object)
 }
 
 // pending returns how many versions the cache has not received, and how many of those that
@@ -110,6 +102,7 @@ func (m *simulatedCache[T]) receive(n int) {
 	for ; n > 0 && m.received < len(m.table.log); n-- {
 		v := m.table.log[m.received]
 		m.received++
+		m.sorted = nil
 		if v.deleted {
 			delete(m.objects, v.name)
 		} else {
@@ -129,12 +122,12 @@ func (m *simulatedCache[T]) notify(n int) {
 		for _, h := range m.handlers {
 			switch {
 			case v.deleted && there:
-				h.OnDelete(m.kept(v.object))
+				h.OnDelete(v.object)
 			case v.deleted:
 			case there:
-				h.OnUpdate(m.kept(before), m.kept(v.object))
+				h.OnUpdate(before, v.object)
 			default:
-				h.OnAdd(m.kept(v.object), false)
+				h.OnAdd(v.object, false)
 			}
 			m.settle()
 		}
@@ -161,13 +154,13 @@ func (m *simulatedCache[T]) bookmark() {
 // between.
 func (m *simulatedCache[T]) relist() {
 	m.mu.Lock()
-	m.objects, m.disconnected = maps.Clone(m.table.objects), false
+	m.objects, m.sorted, m.disconnected = maps.Clone(m.table.kept), nil, false
 	m.received, m.notifiedCount = len(m.table.log), len(m.table.log)
 	m.mu.Unlock()
 	for _, name := range sortedKeys(m.notified) {
 		if _, there := m.objects[name]; !there {
 			for _, h := range m.handlers {
-				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.kept(m.notified[name])})
+				h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: name, Obj: m.notified[name]})
 				m.settle()
 			}
 		}
@@ -176,9 +169,9 @@ func (m *simulatedCache[T]) relist() {
 		before, there := m.notified[name]
 		for _, h := range m.handlers {
 			if there {
-				h.OnUpdate(m.kept(before), m.kept(m.objects[name]))
+				h.OnUpdate(before, m.objects[name])
 			} else {
-				h.OnAdd(m.kept(m.objects[name]), false)
+				h.OnAdd(m.objects[name], false)
 			}
 			m.settle()
 		}
@@ -198,7 +191,7 @@ func (i simulatedInformer[T]) AddEventHandler(
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.store.handlers = append(i.store.handlers, h)
 	for _, name := range sortedKeys(i.store.notified) {
-		h.OnAdd(i.store.kept(i.store.notified[name]), true)
+		h.OnAdd(i.store.notified[name], true)
 	}
 	return nil, nil
 }
@@ -234,12 +227,10 @@ func (s simulatedStore[T]) List() []any {
 
 // GetByKey returns the object of this name.
 func (s simulatedStore[T]) GetByKey(key string) (any, bool, error) {
-	for _, object := range s.cache.list() {
-		if object.GetName() == key {
-			return object, true, nil
-		}
-	}
-	return nil, false, nil
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	object, exists := s.cache.objects[key]
+	return object, exists, nil
 }
 
 // A replicaCaches has the methods of cache.Cache that the webhook uses.
@@ -289,7 +280,7 @@ func (c replicaCaches) Get(_ context.Context, key client.ObjectKey, obj client.O
 		}
 	case *corev1.Node:
 		if found := c.nodes.get(key.Name); found != nil {
-			c.nodes.kept(found).DeepCopyInto(into)
+			found.DeepCopyInto(into)
 			return nil
 		}
 	}

@@ -72,7 +72,6 @@ func (sim *simulation) startReplica(number int) *simulatedReplica {
 		nodes: newSimulatedCache(sim, &sim.api.nodes),
 	}
 	r.ctx, r.cancel = context.WithCancel(loop.WithTurns(sim.ctx, r.takeTurn))
-	r.caches.nodes.transform = trimNode
 	connection, registry, log := apiClient{r: r}, prometheus.NewRegistry(), sim.logger(number)
 	store, err := clusterstore.New(r.ctx, clusterstore.Options{
 		Client: connection, Reader: connection, Cache: r.caches,

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"time"
 
@@ -91,7 +92,8 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterSt
 	if s.hasFailed {
 		return l.Now().Sub(s.requestedAt) >= l.Tick // Each nonce wakes the loop.
 	}
-	if s.probe == nil || !apiequality.Semantic.DeepEqual(subject, s.subject) {
+	// The first comparison is cheap, and true in most rounds.
+	if s.probe == nil || !reflect.DeepEqual(subject, s.subject) && !apiequality.Semantic.DeepEqual(subject, s.subject) {
 		return true
 	}
 	every := calmTick
@@ -234,8 +236,8 @@ func subjectOf(c *v1alpha1.EtcdCluster, index nodeIndex, nonces []string) []any 
 	for _, name := range slices.Compact(names) {
 		if node, exists := index[name]; exists {
 			// The end of a drain is a reason to probe at once.
-			isCordoned := observation.IsLabelled(node) && node.Spec.Unschedulable
-			parts = append(parts, observation.NodeOf(node), isCordoned)
+			isCordoned := observation.IsLabelled(node.Node) && node.Spec.Unschedulable
+			parts = append(parts, observation.NodeOf(node.Node), isCordoned)
 		}
 	}
 	return parts

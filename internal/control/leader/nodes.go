@@ -20,17 +20,23 @@ import (
 )
 
 // A nodeIndex holds all Nodes of the cache by name.
-type nodeIndex map[string]*corev1.Node
+type nodeIndex map[string]indexedNode
+
+// An indexedNode is a Node with the members that it announces: none if that cannot be parsed.
+type indexedNode struct {
+	*corev1.Node
+	announced []evidence.MemberRef
+}
 
 // indexNodes logs the announcements that cannot be parsed.
 func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 	index := make(nodeIndex, len(nodes))
 	for _, node := range nodes {
-		_, err := observation.AnnouncedOn(node)
+		announced, err := observation.AnnouncedOn(node)
 		if l.logged.ChangedErrorText("announcement/"+node.Name, err) && err != nil {
 			l.Log.Warn("failed to parse the announcement on a node", "node", node.Name, "err", err)
 		}
-		index[node.Name] = node
+		index[node.Name] = indexedNode{node, announced}
 	}
 	return index
 }
@@ -39,7 +45,7 @@ func (l *Leader) indexNodes(nodes []*corev1.Node) nodeIndex {
 func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 	var names []string
 	for name, node := range n {
-		if announces(node, observation.ClusterIDOf(c)) {
+		if isAmong(node.announced, observation.ClusterIDOf(c)) {
 			names = append(names, name)
 		}
 	}
@@ -52,7 +58,7 @@ func (n nodeIndex) announcers(c *v1alpha1.EtcdCluster) []string {
 func (n nodeIndex) cachedNodes(names []string) map[string]clusterstore.LiveNode {
 	found := make(map[string]clusterstore.LiveNode, len(names))
 	for _, name := range names {
-		found[name] = clusterstore.LiveNode{Node: n[name]}
+		found[name] = clusterstore.LiveNode{Node: n[name].Node}
 	}
 	return found
 }
@@ -66,12 +72,12 @@ func (n nodeIndex) announcingNodes(live map[string]clusterstore.LiveNode) ([]obs
 		if l.Err != nil {
 			return nil, fmt.Errorf("reading node %q: %w", name, l.Err)
 		}
-		current[name] = l.Node
+		current[name] = indexedNode{Node: l.Node}
 	}
 	var found []observation.AnnouncingNode
 	for _, node := range current {
-		if node != nil {
-			found = append(found, observation.NodeOf(node))
+		if node.Node != nil {
+			found = append(found, observation.NodeOf(node.Node))
 		}
 	}
 	slices.SortFunc(found, func(a, b observation.AnnouncingNode) int { return strings.Compare(a.Node, b.Node) })
@@ -85,19 +91,18 @@ func (n nodeIndex) possibleNodes(c *v1alpha1.EtcdCluster) []v1alpha1.Binding {
 	}
 	var all []observation.AnnouncingNode
 	for _, node := range n {
-		all = append(all, observation.NodeOf(node))
+		all = append(all, observation.NodeOf(node.Node))
 	}
 	return quorum.PossibleNodes(c, all)
 }
 
-// announcedOn returns the members that the Node announces: none if that cannot be parsed.
-func announcedOn(node *corev1.Node) []evidence.MemberRef {
+func announces(node *corev1.Node, id v1alpha1.ClusterID) bool {
 	announced, _ := observation.AnnouncedOn(node)
-	return announced
+	return isAmong(announced, id)
 }
 
-func announces(node *corev1.Node, id v1alpha1.ClusterID) bool {
-	return slices.ContainsFunc(announcedOn(node), func(ref evidence.MemberRef) bool { return ref.Cluster == id })
+func isAmong(announced []evidence.MemberRef, id v1alpha1.ClusterID) bool {
+	return slices.ContainsFunc(announced, func(ref evidence.MemberRef) bool { return ref.Cluster == id })
 }
 
 // restoreLabels sets the label on Nodes that hold a member and lack it. Without the label, the
@@ -114,8 +119,8 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	slices.Sort(names)
 	var lacking []observation.AnnouncingNode
 	for _, name := range slices.Compact(names) {
-		if n, exists := index[name]; exists && l.needsLabel(n) {
-			lacking = append(lacking, observation.NodeOf(n))
+		if n, exists := index[name]; exists && l.needsLabel(n.Node) {
+			lacking = append(lacking, observation.NodeOf(n.Node))
 		}
 	}
 	places := map[string][]place.Place{}
@@ -124,7 +129,7 @@ func (l *Leader) restoreLabels(ctx context.Context, c *v1alpha1.EtcdCluster, ind
 	}
 	var errs []error
 	for _, n := range lacking {
-		node, bound := index[n.Node], place.Members(places[n.Node], place.Bound)
+		node, bound := index[n.Node].Node, place.Members(places[n.Node], place.Bound)
 		members := place.Members(places[n.Node], by)
 		listed := observation.JoinIDs(members, ", ")
 		switch {

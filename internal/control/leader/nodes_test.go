@@ -81,7 +81,7 @@ func TestRestoreLabelsBesideManyNodes(t *testing.T) {
 		name := fmt.Sprint("worker-", i)
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 		n.Status.Addresses = []corev1.NodeAddress{{Address: name}}
-		index[name] = n
+		index[name] = indexedNode{Node: n}
 	}
 	l := &Leader{Options: Options{Now: time.Now}}
 	var before, after runtime.MemStats
@@ -97,10 +97,10 @@ func TestSharedProviderIDs(t *testing.T) {
 		"etcd-1": "aws:///a/i-1", "etcd-2": "aws:///a/i-2", "etcd-3": "",
 		"worker-1": "aws:///a/i-1", "worker-2": "", "worker-3": "aws:///a/i-9", "worker-4": "aws:///a/i-9",
 	} {
-		index[name] = &corev1.Node{
+		index[name] = indexedNode{Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid of " + name)},
 			Spec:       corev1.NodeSpec{ProviderID: id},
-		}
+		}}
 	}
 	bind := func(names ...string) *v1alpha1.EtcdCluster {
 		c := &v1alpha1.EtcdCluster{}
@@ -120,10 +120,10 @@ func TestSharedProviderIDs(t *testing.T) {
 }
 
 func TestReportSharedIDs(t *testing.T) {
-	node := func(name, id string) *corev1.Node {
-		return &corev1.Node{
+	node := func(name, id string) indexedNode {
+		return indexedNode{Node: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u"}, Spec: corev1.NodeSpec{ProviderID: id},
-		}
+		}}
 	}
 	var messages []string
 	event := func(_ *corev1.ObjectReference, eventType, _, message string) {

@@ -115,7 +115,7 @@ func (l *Leader) deleteObservations(ctx context.Context, unwanted []*v1alpha1.Et
 func (l *Leader) createClusters(ctx context.Context, existing []*v1alpha1.EtcdCluster, index nodeIndex) error {
 	announced := map[string][]v1alpha1.ClusterID{} // by the name of the Node
 	for name, node := range index {
-		for _, ref := range announcedOn(node) {
+		for _, ref := range node.announced {
 			announced[name] = append(announced[name], ref.Cluster)
 		}
 	}

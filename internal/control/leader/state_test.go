@@ -24,7 +24,7 @@ import (
 )
 
 func TestAnnouncingNodes(t *testing.T) {
-	n := nodeIndex{"n": {ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "cached"}}}
+	n := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "cached"}}}}
 	_, err := n.announcingNodes(map[string]clusterstore.LiveNode{"n": {Err: errors.New("timeout")}})
 	require.ErrorContains(t, err, "timeout", "a node that is missing is taken to be gone")
 
@@ -53,19 +53,19 @@ func TestWaitingClusters(t *testing.T) {
 		}})
 	}
 	for _, id := range []v1alpha1.ClusterID{"b", "b", "c", "b"} {
-		worker := &corev1.Node{}
+		worker := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
 		worker.Labels = map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
 		worker.Annotations = map[string]string{
 			observation.AnnouncementAnnotation: observation.FormatAnnouncement([]evidence.MemberRef{{Cluster: id, Member: "1"}}),
 		}
-		require.NoError(t, l.createClusters(t.Context(), existing, nodeIndex{"worker": worker}))
+		require.NoError(t, l.createClusters(t.Context(), existing, l.indexNodes([]*corev1.Node{worker})))
 	}
 	require.Equal(t, []string{"b,", "c,", "b,"}, events)
 }
 
 // TestHasAllAnswers: all bound Nodes that exist must have answered under their own UIDs.
 func TestHasAllAnswers(t *testing.T) {
-	index := nodeIndex{"n": {ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}
+	index := nodeIndex{"n": {Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}}}
 	c := &v1alpha1.EtcdCluster{}
 	c.Spec.Members = []v1alpha1.Binding{
 		{MemberID: "a", Node: "n", NodeUID: "u"}, {MemberID: "b", Node: "gone", NodeUID: "v"},
@@ -112,10 +112,10 @@ func TestProbeSubject(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	for labelled, isReason := range map[string]bool{observation.EtcdMemberLabelValue: true, "": false} {
 		node.Labels, node.Spec.Unschedulable = map[string]string{observation.EtcdMemberLabel: labelled}, false
-		n["n"] = node.DeepCopy()
+		n["n"] = indexedNode{Node: node.DeepCopy()}
 		open := subjectOf(c, n, nil)
 		node.Spec.Unschedulable = true
-		n["n"] = node.DeepCopy()
+		n["n"] = indexedNode{Node: node.DeepCopy()}
 		require.Equal(t, isReason, !reflect.DeepEqual(open, subjectOf(c, n, nil)))
 	}
 }

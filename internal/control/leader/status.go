@@ -46,7 +46,8 @@ func (l *Leader) writeSummary(
 	view := quorum.View{
 		Cluster: c, Nonces: result.Nonces, Nodes: l.Store.StatesOf(index.cachedNodes(names)), PossibleNodes: possible,
 	}
-	s.summary, s.zones = quorum.Summarize(view), quorum.Spread(view, l.zonesOf(index))
+	s.summary = quorum.Summarize(view)
+	s.zones = s.summary.Spread(l.zonesOf(index))
 	wanted := statusOf(s.summary, s.bound, c, metav1.NewTime(l.Now()))
 	if apiequality.Semantic.DeepEqual(c.Status, wanted) {
 		return nil
@@ -57,7 +58,7 @@ func (l *Leader) writeSummary(
 func (l *Leader) zonesOf(index nodeIndex) map[string]string {
 	zones := map[string]string{}
 	for name, node := range index {
-		if zone := l.Store.ZoneOf(node); zone != "" {
+		if zone := l.Store.ZoneOf(node.Node); zone != "" {
 			zones[name] = zone
 		}
 	}

@@ -143,6 +143,9 @@ func (n NodeState) Closed() string {
 // NodesAt returns the Nodes that have an address which one of the member's URLs names. A call with
 // many Nodes takes much less time than a call for each.
 func NodesAt(m v1alpha1.MemberStatus, nodes []AnnouncingNode) []AnnouncingNode {
+	if len(nodes) == 0 {
+		return nil
+	}
 	hosts := comparableHosts(m)
 	var found []AnnouncingNode
 	for _, n := range nodes {

@@ -48,7 +48,7 @@ func (s Snapshot) lossOf(id v1alpha1.MemberID) Cause {
 	if loss := s.lossByOthers(id); loss.Problem != NoProblem {
 		return loss
 	}
-	for _, b := range s.nodesOf(id) {
+	for _, b := range s.nodesOf[id] {
 		n := s.Nodes[b.Node]
 		if problem := NodeProblem(b.NodeUID, n); problem != NoProblem {
 			return Cause{Problem: problem, Node: b.Node, Mark: n.Departure}
@@ -63,7 +63,7 @@ func (s Snapshot) lossByOthers(id v1alpha1.MemberID) Cause {
 	for _, c := range s.Others {
 		for _, g := range withoutVoid(c, s.Nodes).Spec.Grants {
 			isOn := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
-			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf(id), isOn) {
+			if c.Name != s.Cluster.Name && slices.ContainsFunc(s.nodesOf[id], isOn) {
 				return Cause{Problem: GrantedElsewhere, Node: g.Node, Grant: &g, Cluster: observation.ClusterIDOf(c)}
 			}
 		}
@@ -78,7 +78,7 @@ func (s Snapshot) absenceOf(m v1alpha1.MemberStatus) Cause {
 	if loss.Problem != NoProblem || isBroken {
 		return loss
 	}
-	for _, b := range s.nodesOf(m.ID) {
+	for _, b := range s.nodesOf[m.ID] {
 		if mark := s.Nodes[b.Node].Departure; mark.Class == departure.ForAWhile {
 			return Cause{Problem: NodeAway, Node: b.Node, Mark: mark}
 		}
@@ -86,20 +86,10 @@ func (s Snapshot) absenceOf(m v1alpha1.MemberStatus) Cause {
 	return Cause{}
 }
 
-// nodesOf returns the Node that the member is bound to, and the Nodes where it may run if it is not
-// located.
-func (s Snapshot) nodesOf(id v1alpha1.MemberID) []v1alpha1.Binding {
-	possible := slices.DeleteFunc(slices.Clone(s.PossibleNodes), func(b v1alpha1.Binding) bool { return b.MemberID != id })
-	if b, bound := s.Bindings[id]; bound {
-		return append([]v1alpha1.Binding{b}, possible...)
-	}
-	return possible
-}
-
 // giveUpOf returns how the grant gives up the member: each problem but NoProblem makes it lost, and
 // each one but PerhapsRejoined prolongs the grant.
 func (s Snapshot) giveUpOf(id v1alpha1.MemberID, g v1alpha1.Grant) Problem {
-	n, at := s.Nodes[g.Node], s.nodesOf(id)
+	n, at := s.Nodes[g.Node], s.nodesOf[id]
 	hosts, isUnlocated := s.unlocatedHosts[id]
 	isNode := func(b v1alpha1.Binding) bool { return b.NodeUID == g.NodeUID }
 	isSame := func(b v1alpha1.Binding) bool { return s.isSameMachine(b, g) }

@@ -23,6 +23,9 @@ type Snapshot struct {
 	// View has a Cluster without the grants that are void.
 	View
 	Bindings map[v1alpha1.MemberID]v1alpha1.Binding
+	// nodesOf has, by member, the Node that it is bound to, and those where it may run if it is not
+	// located.
+	nodesOf map[v1alpha1.MemberID][]v1alpha1.Binding
 	// unlocatedHosts are the hosts of the peer URLs of members that are not located.
 	unlocatedHosts map[v1alpha1.MemberID][]string
 	// needed is from how many Nodes a statement must come, so that it counts.
@@ -49,9 +52,13 @@ func NewSnapshot(v View, nodes ...string) Snapshot {
 	s := Snapshot{
 		View: v, Bindings: map[v1alpha1.MemberID]v1alpha1.Binding{}, unlocatedHosts: unlocatedHosts(v.Cluster),
 		proven: map[v1alpha1.MemberID]bool{}, Corrupt: map[v1alpha1.MemberID]bool{},
+		nodesOf: map[v1alpha1.MemberID][]v1alpha1.Binding{},
 	}
 	for _, b := range s.Cluster.Spec.Members {
-		s.Bindings[b.MemberID] = b
+		s.Bindings[b.MemberID], s.nodesOf[b.MemberID] = b, []v1alpha1.Binding{b}
+	}
+	for _, b := range v.PossibleNodes {
+		s.nodesOf[b.MemberID] = append(s.nodesOf[b.MemberID], b)
 	}
 	s.needed = observation.WordsNeeded(s.Cluster, s.mayExist, nodes...)
 	for _, o := range observation.AcceptedWithNonce(s.Cluster, v.Nonces) {
@@ -64,6 +71,9 @@ func NewSnapshot(v View, nodes ...string) Snapshot {
 		func(o v1alpha1.Observation) bool { return o.AlarmsUnknown }))
 	for _, o := range s.Answers {
 		for _, m := range o.Members {
+			if _, known := s.proven[m.ID]; known {
+				continue
+			}
 			s.proven[m.ID] = s.Proves(m.ID, func(m v1alpha1.MemberStatus) bool { return m.Healthy && !m.Learner })
 			s.Corrupt[m.ID] = s.Counts(s.answersWith(m.ID, isCorrupt))
 		}

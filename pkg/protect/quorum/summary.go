@@ -27,18 +27,21 @@ type Summary struct {
 	Unseen []v1alpha1.MemberID
 	// Alarms are the members with each alarm of etcd. It is nil if no answer has read the alarms.
 	Alarms map[string][]v1alpha1.MemberID
+
+	snapshot Snapshot
 }
 
 // Summarize describes the cluster.
 func Summarize(v View) Summary {
-	s, found := NewSnapshot(v), Summary{}
+	s := NewSnapshot(v)
+	found := Summary{snapshot: s}
 	if worst := s.worstTally(s.Lists, nil); worst != nil {
 		found.Tally, found.Known, found.MayLose = *worst, true, max(0, worst.Healthy-worst.Quorum)
 	} else {
 		found.Silence = s.silence()
 	}
 	for _, id := range s.listedMembers() {
-		nodes := slices.DeleteFunc(s.nodesOf(id), func(b v1alpha1.Binding) bool { return !s.mayExist(b) })
+		nodes := slices.DeleteFunc(slices.Clone(s.nodesOf[id]), func(b v1alpha1.Binding) bool { return !s.mayExist(b) })
 		isSeen := func(b v1alpha1.Binding) bool { _, isAnswered := s.OwnAnswer(b); return isAnswered }
 		switch {
 		case len(nodes) == 0:

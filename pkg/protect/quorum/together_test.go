@@ -193,26 +193,26 @@ func TestSpread(t *testing.T) {
 		"no list":                  {quorumtest.Voters(3).Silent(0, 1, 2), zones("a", "a", "b"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, holding(quorum.Spread(c.cluster.View, c.zones)))
+			require.Equal(t, c.want, holding(quorum.Summarize(c.cluster.View).Spread(c.zones)))
 		})
 	}
 	require.Equal(t, []quorum.ZoneShare{
 		{Zone: "", Voters: 1, Nodes: []string{"w3"}},
 		{Zone: "a", Voters: 2, Nodes: []string{"w1", "w2"}, HoldsQuorum: true},
 		{Zone: "z", HasRoom: true},
-	}, quorum.Spread(quorumtest.Voters(3).View, zones("a", "a")))
-	rooms := quorum.Spread(quorumtest.Voters(5).View, zones("a", "a", "b", "b", "c"))
+	}, quorum.Summarize(quorumtest.Voters(3).View).Spread(zones("a", "a")))
+	rooms := quorum.Summarize(quorumtest.Voters(5).View).Spread(zones("a", "a", "b", "b", "c"))
 	for _, share := range rooms {
 		require.Equal(t, share.Zone == "c" || share.Zone == "z", share.HasRoom, share.Zone)
 	}
 	require.Equal(t, []quorum.ZoneShare{{Voters: 3, Nodes: []string{"w1", "w2", "w3"}}, {Zone: "z"}},
-		quorum.Spread(quorumtest.Voters(3).View, zones()), "one zone has no room")
+		quorum.Summarize(quorumtest.Voters(3).View).Spread(zones()), "one zone has no room")
 	require.Equal(t, quorum.ZoneShare{Voters: 1},
-		quorum.Spread(quorumtest.Voters(3).Unbound(2).View, zones("a", "b"))[0], "a member on no Node")
+		quorum.Summarize(quorumtest.Voters(3).Unbound(2).View).Spread(zones("a", "b"))[0], "a member on no Node")
 	twoPlaces := quorumtest.Voters(3).Unbound(2).MayRunAt(2, 0).MayRunAt(2, 1)
 	require.Equal(t, []quorum.ZoneShare{
 		{Zone: "a", Voters: 2, Nodes: []string{"w1"}, HoldsQuorum: true},
 		{Zone: "b", Voters: 2, Nodes: []string{"w2"}, HoldsQuorum: true},
 		{Zone: "z", HasRoom: true},
-	}, quorum.Spread(twoPlaces.View, zones("a", "b")), "a member that may be in two zones counts in both")
+	}, quorum.Summarize(twoPlaces.View).Spread(zones("a", "b")), "a member that may be in two zones counts in both")
 }

@@ -24,25 +24,22 @@ type ZoneShare struct {
 }
 
 // Spread returns how the voters of the cluster are spread over zones, sorted by zone. The zones are
-// those of all Nodes, by name; a zone without a voter is in the result too. If several member lists
-// are confirmed, the voters are those of the list from which the numbers of Summarize are. Without
-// a list, the result is empty.
-func Spread(v View, zones map[string]string) []ZoneShare {
-	s := NewSnapshot(v)
-	tally := s.worstTally(s.Lists, nil)
-	if tally == nil {
+// those of all Nodes, by name; a zone without a voter is in the result too. If no list is known, the
+// result is empty.
+func (o Summary) Spread(zones map[string]string) []ZoneShare {
+	if !o.Known {
 		return nil
 	}
 	shares := map[string]*ZoneShare{}
 	for _, zone := range zones {
 		shares[zone] = &ZoneShare{Zone: zone}
 	}
-	canSpread := tally.Voters > 2 && len(shares) > 1
-	for _, m := range tally.Members {
+	canSpread := o.Voters > 2 && len(shares) > 1
+	for _, m := range o.Members {
 		if m.Count == CountsLearner {
 			continue
 		}
-		for zone, nodes := range s.zonesOf(m.ID, zones) {
+		for zone, nodes := range o.snapshot.zonesOf(m.ID, zones) {
 			if shares[zone] == nil {
 				shares[zone] = &ZoneShare{Zone: zone}
 			}
@@ -55,8 +52,8 @@ func Spread(v View, zones map[string]string) []ZoneShare {
 		share := *shares[zone]
 		slices.Sort(share.Nodes)
 		share.Nodes = slices.Compact(share.Nodes)
-		share.HoldsQuorum = zone != "" && canSpread && !tally.keepsQuorumWithout(share.Voters)
-		share.HasRoom = zone != "" && canSpread && tally.keepsQuorumWithout(share.Voters+1)
+		share.HoldsQuorum = zone != "" && canSpread && !o.keepsQuorumWithout(share.Voters)
+		share.HasRoom = zone != "" && canSpread && o.keepsQuorumWithout(share.Voters+1)
 		found = append(found, share)
 	}
 	return found
@@ -68,7 +65,7 @@ func (t Tally) keepsQuorumWithout(voters int) bool { return t.Voters-voters >= t
 // zonesOf returns the zones where the member is or may be, and the Nodes in each of them.
 func (s Snapshot) zonesOf(id v1alpha1.MemberID, zones map[string]string) map[string][]string {
 	found := map[string][]string{}
-	for _, b := range s.nodesOf(id) {
+	for _, b := range s.nodesOf[id] {
 		found[zones[b.Node]] = append(found[zones[b.Node]], b.Node)
 	}
 	if len(found) == 0 {

@@ -36,7 +36,7 @@ func (s State) zoneStatus(c *v1alpha1.EtcdCluster) []ZoneStatus {
 	if len(zones) == 0 {
 		return found
 	}
-	for _, share := range quorum.Spread(s.view(c), zones) {
+	for _, share := range quorum.Summarize(s.view(c)).Spread(zones) {
 		if share.Voters == 0 {
 			continue
 		}
@@ -83,7 +83,7 @@ func zoneWarnings(status ClusterStatus) (all []Warning) {
 func (s State) quorumZones() (texts []string) {
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
-		for _, share := range quorum.Spread(s.view(c), s.zones()) {
+		for _, share := range quorum.Summarize(s.view(c)).Spread(s.zones()) {
 			if share.HoldsQuorum {
 				texts = append(texts, fmt.Sprintf("after this step, zone %s holds a quorum of etcd cluster %s", share.Zone, c.Name))
 			}
@@ -97,7 +97,7 @@ func (s State) quorumZones() (texts []string) {
 func (s State) crowd(name string) int {
 	zones, most := s.zones(), 0
 	for i := range s.Clusters {
-		for _, share := range quorum.Spread(s.view(&s.Clusters[i]), zones) {
+		for _, share := range quorum.Summarize(s.view(&s.Clusters[i])).Spread(zones) {
 			if share.Zone != "" && share.Zone == zones[name] {
 				most = max(most, share.Voters)
 			}
@@ -111,7 +111,7 @@ func (s State) crowd(name string) int {
 func (s State) replacementZone(n *corev1.Node) string {
 	own := s.zoneOf(n)
 	for i := range s.Clusters {
-		shares := quorum.Spread(s.view(&s.Clusters[i]), s.zones())
+		shares := quorum.Summarize(s.view(&s.Clusters[i])).Spread(s.zones())
 		holdsQuorum := slices.ContainsFunc(shares, func(z quorum.ZoneShare) bool { return z.Zone == own && z.HoldsQuorum })
 		shares = slices.DeleteFunc(shares, func(z quorum.ZoneShare) bool { return z.Zone == own || !z.HasRoom })
 		if holdsQuorum && len(shares) > 0 {
@@ -147,7 +147,7 @@ func (s State) nodesIn(zone string) ([]string, error) {
 func (s State) withoutZone() (notes []string) {
 	var nodes, members []string
 	for _, c := range s.recentClusters() {
-		for _, share := range quorum.Spread(s.view(c), s.zones()) {
+		for _, share := range quorum.Summarize(s.view(c)).Spread(s.zones()) {
 			if share.Zone == "" {
 				nodes = append(nodes, share.Nodes...)
 			}
