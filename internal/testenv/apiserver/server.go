@@ -33,8 +33,9 @@ const (
 	apiServerHost = 2
 	// serviceAccountIssuer is the issuer in every token that the API server creates.
 	serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
-	// pollInterval is the interval at which a state without an event is checked.
-	pollInterval = 20 * time.Millisecond
+	// pollInterval is the interval at which a state without an event is checked. Each check of /readyz
+	// or of a policy takes the server some milliseconds.
+	pollInterval = 100 * time.Millisecond
 )
 
 // Options configure a Server.
