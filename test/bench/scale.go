@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,33 +110,25 @@ func (s *scaledCluster) measureWebhook(ctx context.Context, t *resultTable, besi
 	})
 	t.progress("writing the status of nodes for %s", scaleTime)
 	since := time.Now()
-	before, err := readCPUTime(webhook.PID())
+	before, err := readUsage(webhook.PID())
 	if err != nil {
 		return err
 	}
 	if err := s.writeHeartbeats(ctx); err != nil {
 		return err
 	}
-	after, err := readCPUTime(webhook.PID())
+	after, err := readUsage(webhook.PID())
 	if err != nil {
 		return err
 	}
-	used, err := readMemory(webhook.PID())
-	if err != nil {
-		return err
-	}
-	peak, err := readPeakMemory(webhook.PID())
-	if err != nil {
-		return err
-	}
-	share := (after - before).Seconds() / scaleTime.Seconds()
+	share := (after.cpu - before.cpu).Seconds() / scaleTime.Seconds()
 	t.add(resultRow{
 		what:   fmt.Sprintf("%s: CPU of a webhook, kubelets write every %s", beside, scaleHeartbeat),
 		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 2 %", missed: share > scaleCPU,
 	})
 	t.add(resultRow{
-		what:   fmt.Sprintf("%s: memory of a webhook, peak %.1f MiB", beside, float64(peak)/(1<<20)),
-		median: used.String(), target: "peak ≤ 100 MiB", missed: peak > scaleMemory,
+		what:   fmt.Sprintf("%s: memory of a webhook, peak %.1f MiB", beside, float64(after.peak)/(1<<20)),
+		median: after.memory(), target: "peak ≤ 100 MiB", missed: after.peak > scaleMemory,
 	})
 	requests, err := s.API.Requests(webhookAccount)
 	if err != nil {
@@ -212,22 +202,6 @@ func (s *scaledCluster) writeHeartbeats(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
-}
-
-// readPeakMemory returns the largest resident memory that a process has had, in bytes
-// (proc_pid_status(5), VmHWM).
-func readPeakMemory(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmHWM:" {
-			size, err := strconv.ParseInt(fields[1], 10, 64)
-			return size << 10, err
-		}
-	}
-	return 0, fmt.Errorf("reading /proc/%d/status: missing VmHWM", pid)
 }
 
 // realisticNode returns a Node of about 12 KB, most of it images, as kubelets report them.

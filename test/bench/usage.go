@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -29,11 +27,33 @@ const (
 	anonymousTarget   = 5 << 20
 )
 
-// A memoryUsage is the memory of a process, in bytes.
-type memoryUsage struct {
-	// resident is all memory, anonymous the part without a file. The kernel can reclaim the
-	// rest.
-	resident, anonymous int64
+// A processUsage is what a process has used so far. Memory is in bytes.
+type processUsage struct {
+	cpu time.Duration
+	// resident is all memory, and peak the most of it. anonymous is the part without a file. The
+	// kernel can reclaim the rest.
+	resident, peak, anonymous uint64
+}
+
+// readUsage reads the usage of a process. Its memory is the sum over the mappings. The values in
+// /proc/<pid>/status are less exact, because each CPU counts separately.
+func readUsage(pid int) (processUsage, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return processUsage{}, err
+	}
+	stat, failed := p.Stat()
+	status, failedStatus := p.NewStatus()
+	memory, failedMemory := p.ProcSMapsRollup()
+	return processUsage{
+		cpu:      time.Duration(stat.CPUTime() * float64(time.Second)),
+		resident: memory.Rss, peak: status.VmHWM, anonymous: memory.Anonymous,
+	}, errors.Join(failed, failedStatus, failedMemory)
+}
+
+// memory describes the memory.
+func (u processUsage) memory() string {
+	return fmt.Sprintf("%.1f MiB, anonymous %.1f", float64(u.resident)/(1<<20), float64(u.anonymous)/(1<<20))
 }
 
 // measureMemory measures an idle agent on a released worker, and a program that only watches
@@ -55,20 +75,20 @@ func measureMemory(ctx context.Context, b *benchCluster, t *resultTable) error {
 	if err := fixture.Wait(ctx, idleBeforeReading); err != nil {
 		return err
 	}
-	least, err := readMemory(watcher.PID())
+	least, err := readUsage(watcher.PID())
 	if err != nil {
 		return err
 	}
-	used, err := readMemory(b.Agent(node).PID())
+	used, err := readUsage(b.Agent(node).PID())
 	if err != nil {
 		return err
 	}
 	if err := watcher.Stop(ctx); err != nil {
 		return err
 	}
-	t.add(resultRow{what: "memory of a program that only watches its Node with client-go", median: least.String()})
+	t.add(resultRow{what: "memory of a program that only watches its Node with client-go", median: least.memory()})
 	t.add(resultRow{
-		what: "memory of an idle agent on a worker", median: used.String(),
+		what: "memory of an idle agent on a worker", median: used.memory(),
 		ratio: fmt.Sprintf("×%.2f, anonymous ×%.2f", float64(used.resident)/float64(least.resident),
 			float64(used.anonymous)/float64(least.anonymous)),
 		target: "≤ 23 MiB, anonymous ≤ 5", missed: used.resident > residentTarget || used.anonymous > anonymousTarget,
@@ -99,55 +119,18 @@ func (b *benchCluster) startWatcher(ctx context.Context, node string) (*process.
 	return process.Start(process.Options{Path: program, Args: []string{kubeconfig, node}, LogFile: program + ".log"})
 }
 
-// readMemory returns the sum over the mappings of a process. The values in /proc/<pid>/status
-// are less exact, because each CPU counts separately.
-func readMemory(pid int) (memoryUsage, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	if err != nil {
-		return memoryUsage{}, err
-	}
-	return parseMemory(string(text))
-}
-
-func parseMemory(rollup string) (memoryUsage, error) {
-	var u memoryUsage
-	for line := range strings.Lines(rollup) {
-		fields := strings.Fields(line)
-		into, known := map[string]*int64{"Rss:": &u.resident, "Anonymous:": &u.anonymous}[fields[0]]
-		if !known {
-			continue
-		}
-		size, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return memoryUsage{}, fmt.Errorf("reading the memory of a process: %w", err)
-		}
-		*into = size << 10
-	}
-	if u.resident == 0 || u.anonymous == 0 {
-		return memoryUsage{}, fmt.Errorf("reading the memory of a process: missing Rss or Anonymous in %q", rollup)
-	}
-	return u, nil
-}
-
-func (u memoryUsage) String() string {
-	return fmt.Sprintf("%.1f MiB, anonymous %.1f", float64(u.resident)/(1<<20), float64(u.anonymous)/(1<<20))
-}
-
 const (
 	idleTime = time.Minute
 	// idleTarget limits the CPU usage of an idle agent, as a share of a core.
 	idleTarget = 0.005
 	// scanTarget limits the CPU time of one full scan of a host.
 	scanTarget = 50 * time.Millisecond
-	// ticksPerSecond is the unit in /proc/<pid>/stat (USER_HZ), which is 100 on every Linux
-	// that Go supports.
-	ticksPerSecond = 100
 )
 
 // measureIdle measures the CPU usage of an idle agent on an etcd node.
 func measureIdle(ctx context.Context, b *benchCluster, t *resultTable) error {
 	pid := b.Agent(nodeName(1)).PID()
-	before, err := readCPUTime(pid)
+	before, err := readUsage(pid)
 	if err != nil {
 		return err
 	}
@@ -156,37 +139,16 @@ func measureIdle(ctx context.Context, b *benchCluster, t *resultTable) error {
 	if err := fixture.Wait(ctx, idleTime); err != nil {
 		return err
 	}
-	after, err := readCPUTime(pid)
+	after, err := readUsage(pid)
 	if err != nil {
 		return err
 	}
-	used, err := readMemory(pid)
-	if err != nil {
-		return err
-	}
-	share := (after - before).Seconds() / time.Since(begun).Seconds()
+	share := (after.cpu - before.cpu).Seconds() / time.Since(begun).Seconds()
 	t.add(resultRow{
-		what:   fmt.Sprintf("idle agent on an etcd node; memory %s", used),
+		what:   fmt.Sprintf("idle agent on an etcd node; memory %s", after.memory()),
 		median: fmt.Sprintf("%.2f %% of a core", share*100), target: "≤ 0.5 %", missed: share > idleTarget,
 	})
 	return nil
-}
-
-// readCPUTime returns the user and system time of a process (proc_pid_stat(5), fields 14 and
-// 15).
-func readCPUTime(pid int) (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("reading /proc/%d/stat: %d fields", pid, len(fields))
-	}
-	user, err := strconv.Atoi(fields[11])
-	system, err2 := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * time.Second / ticksPerSecond, errors.Join(err, err2)
 }
 
 // measureScan runs the benchmark of a host scan, which is in the package internal/node/host.
