@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
-	"github.com/holdfast-dev/holdfast/internal/testenv/hostnet"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
@@ -41,13 +40,8 @@ const (
 	kubeletInterval = 200 * time.Millisecond
 )
 
-// TestMain runs the tests in a network namespace where the kernel permits one, so that the
-// addresses of the nodes identify hosts.
 func TestMain(m *testing.M) {
-	// The namespace has no connection to a module proxy.
-	if err := fixture.DownloadModules(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	// The network namespace of the tests has no connection to a module proxy.
 	for tool, modules := range map[string][]string{
 		"karpenter":   {"sigs.k8s.io/karpenter"},
 		"cluster-api": {"sigs.k8s.io/cluster-api", "sigs.k8s.io/cluster-api/api"},
@@ -58,10 +52,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	if status, done := hostnet.Isolate(); done {
-		os.Exit(status)
-	}
-	os.Exit(m.Run())
+	os.Exit(fixture.RunTests(m.Run))
 }
 
 // moduleDir returns the directory of a module's source, in the version of a tool.
@@ -92,12 +83,11 @@ type rig struct {
 	nodes []string
 }
 
-// newRig builds Holdfast and starts a kube-apiserver.
+// newRig starts a kube-apiserver.
 func newRig(t *testing.T, name string) *rig {
 	t.Helper()
-	agent, webhook, err := fixture.BuildPrograms(t.Context(), t.TempDir())
-	require.NoError(t, err)
-	r := &rig{t: t}
+	agent, webhook := fixture.BuiltPrograms()
+	r, err := &rig{t: t}, error(nil)
 	r.Environment, err = fixture.New(fixture.Options{
 		Name: name, Out: t.Output(), Agent: agent, Webhook: webhook,
 	})

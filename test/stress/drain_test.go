@@ -26,7 +26,7 @@ const rebootTime = 8 * time.Second
 func TestDrains(t *testing.T) {
 	s := newEnvironment(t)
 	s.startEtcd(t, "three", false, 1, 2, 3)
-	s.startHoldfast(t, "3")
+	s.startHoldfast(t, 3)
 	defer s.startKubelets(t)()
 	s.addAgentPods(t)
 	for node := range s.nodes {

@@ -2,6 +2,7 @@ package stress
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -21,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/etcd"
-	"github.com/holdfast-dev/holdfast/internal/testenv/hostnet"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
@@ -60,19 +61,10 @@ type stressTest struct {
 	outages []timeSpan
 }
 
-// TestMain runs the tests in a network namespace where the kernel permits one, so that the
-// addresses of the nodes identify hosts.
 func TestMain(m *testing.M) {
 	flag.Duration("soak", 0, "how long TestSoak runs, for example 2h; it is skipped without")
 	flag.String("record", "", "the `file` for the samples of TestSoak, as CSV")
-	// The namespace has no connection to a module proxy.
-	if err := fixture.DownloadModules(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	if status, done := hostnet.Isolate(); done {
-		os.Exit(status)
-	}
-	os.Exit(m.Run())
+	os.Exit(fixture.RunTests(m.Run))
 }
 
 func TestStress(t *testing.T) {
@@ -132,11 +124,11 @@ func newStressTest(t *testing.T) *stressTest {
 	s := newEnvironment(t)
 	s.startEtcd(t, "five", false, 1, 2, 3, 4, 5)
 	s.startEtcd(t, "three", true, 4, 5, 6)
-	s.startHoldfast(t, "5 3", "3 5")
+	s.startHoldfast(t, 3, 5)
 	return s
 }
 
-// newEnvironment builds Holdfast and starts a kube-apiserver.
+// newEnvironment starts a kube-apiserver.
 func newEnvironment(t *testing.T) *stressTest {
 	t.Helper()
 	root, err := process.RepositoryRoot()
@@ -144,8 +136,7 @@ func newEnvironment(t *testing.T) *stressTest {
 	for _, dir := range []string{"api", "cmd", "internal", "pkg"} {
 		require.NoError(t, process.TrackInputs(filepath.Join(root, dir)))
 	}
-	agent, webhook, err := fixture.BuildPrograms(t.Context(), t.TempDir())
-	require.NoError(t, err)
+	agent, webhook := fixture.BuiltPrograms()
 	s := &stressTest{
 		history: newDeletionHistory(), nodes: map[string]int{}, toReplace: map[string]chan struct{}{},
 		uids: map[string]types.UID{}, counts: map[string]int{},
@@ -165,8 +156,8 @@ func newEnvironment(t *testing.T) *stressTest {
 }
 
 // startHoldfast registers the nodes with etcd, installs Holdfast, starts it, and waits until the
-// numbers of healthy members are as expected, in any of these orders.
-func (s *stressTest) startHoldfast(t *testing.T, healthy ...string) {
+// clusters have as many healthy members, in ascending order.
+func (s *stressTest) startHoldfast(t *testing.T, healthy ...int32) {
 	t.Helper()
 	ctx := t.Context()
 	for node := range s.nodes {
@@ -179,9 +170,22 @@ func (s *stressTest) startHoldfast(t *testing.T, healthy ...string) {
 		require.NoError(t, s.StartAgent(ctx, node))
 	}
 	require.NoError(t, s.WaitUntil(ctx, "all members to be reported healthy", func(ctx context.Context) error {
-		out, err := s.API.Kubectl(ctx, "get", "etcdclusters", "-o", "jsonpath={.items[*].status.healthy}")
-		if err == nil && !slices.Contains(healthy, out) {
-			err = fmt.Errorf("the summaries say %q", out)
+		text, err := s.client.CoreV1().RESTClient().Get().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters").DoRaw(ctx)
+		if err != nil {
+			return err
+		}
+		var list v1alpha1.EtcdClusterList
+		if err := json.Unmarshal(text, &list); err != nil {
+			return err
+		}
+		var said []int32
+		for i := range list.Items {
+			if healthy := list.Items[i].Status.Healthy; healthy != nil {
+				said = append(said, *healthy)
+			}
+		}
+		if slices.Sort(said); !slices.Equal(said, healthy) {
+			err = fmt.Errorf("the summaries say %d", said)
 		}
 		return err
 	}))

@@ -39,7 +39,7 @@ func TestUpgrade(t *testing.T) {
 	t.Setenv(etcd.VersionVariable, string(etcd.V34))
 	s := newEnvironment(t)
 	s.startEtcd(t, "three", false, 1, 2, 3)
-	s.startHoldfast(t, "3")
+	s.startHoldfast(t, 3)
 	c := s.clusters[0]
 	protection := s.watchProtection(t)
 	seed := uint64(time.Now().UnixNano())
