@@ -29,12 +29,12 @@ import (
 )
 
 const (
-	deletions = 200
+	deletions = 100
 	clients   = 16
 	// leastAllowed and leastRefused are the numbers of etcd deletions that a valid run needs.
 	// On a busy machine the clients continue until leastAllowed is reached, but not beyond
 	// longest.
-	leastAllowed, leastRefused = 10, 10
+	leastAllowed, leastRefused = 5, 10
 	longest                    = 12 * time.Minute
 	// mostUnanswered is the largest number of deletions that the webhook may answer too late. An idle
 	// machine has none.
