@@ -24,8 +24,8 @@ type ZoneShare struct {
 }
 
 // Spread returns how the voters of the cluster are spread over zones, sorted by zone. The zones are
-// those of all Nodes, by name; a zone without a voter is in the result too. If no list is known, the
-// result is empty.
+// those of all Nodes, by name; a zone without a voter is in the result too. If no list is known,
+// the result is empty.
 func (o Summary) Spread(zones map[string]string) []ZoneShare {
 	if !o.Known {
 		return nil
