@@ -99,7 +99,7 @@ func testEtcd(t *testing.T, f fixture) {
 
 	f.requireListChanges(etcd)
 	bindings := f.bind(cluster, etcd.Members()[:3])
-	// What the next agent knows about the member is on the Node and in the lists.
+	// The next agent knows the member from the Node and from the lists.
 	require.NoError(t, agent.Kill())
 	require.NoError(t, etcd.RemoveMember(t.Context(), third))
 	require.NoError(t, third.Kill())

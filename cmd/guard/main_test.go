@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHelp: the program says what it is, and ends.
+// TestHelp: the program describes itself, and ends.
 func TestHelp(t *testing.T) {
 	const child = "HOLDFAST_TEST_CHILD"
 	if os.Getenv(child) != "" {

@@ -27,8 +27,8 @@ const (
 	// InventoryKey is the key of the inventory in the ConfigMap's binary data: JSON,
 	// compressed with gzip.
 	InventoryKey = "inventory.json.gz"
-	// maxInventory limits the size of the decompressed inventory. What fits into a ConfigMap has
-	// 12 MiB.
+	// maxInventory limits the size of the decompressed inventory. One that fits into a ConfigMap has
+	// about 12 MiB.
 	maxInventory = 16 << 20
 	// watchTime is the minimum duration that a Reader requests for its watch.
 	watchTime = 4 * time.Hour

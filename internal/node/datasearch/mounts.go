@@ -83,9 +83,9 @@ func (m Mounts) rootMount() mount {
 }
 
 // searched returns the mounts below the root directory that are searched, that of the root
-// directory first. It leaves out a mount below a foreign one, because the way to it can hang, or
-// below a directory that is left out, one whose files a walk of another one reaches too, and that
-// in memory which each login of a user mounts.
+// directory first. It leaves out a mount below a foreign one, because the way to it can hang, and
+// one below a directory that is left out. It also leaves out a mount whose files a walk of another
+// one reaches, and that in memory which each login of a user mounts.
 //
 // Only the overlay of the root directory is searched: the host can be a container.
 func (m Mounts) searched() []mount {

@@ -21,8 +21,8 @@ import (
 
 const scraperAddress, floodAddress = "10.1.0.7:40000", "10.1.0.8:40000"
 
-// stranger is the token of a user who may not get the metrics.
-const stranger = "stranger"
+// unentitled is the token of a user who may not get the metrics.
+const unentitled = "unentitled"
 
 // A fakeTokenReviewer is an API server that knows two tokens, which are the names of their users.
 // It admits one of them.
@@ -44,7 +44,7 @@ func (f *fakeTokenReviewer) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err := json.NewDecoder(r.Body).Decode(&who); err != nil {
 			return nil, err
 		}
-		who.Status.Authenticated = who.Spec.Token == f.admitted || who.Spec.Token == stranger
+		who.Status.Authenticated = who.Spec.Token == f.admitted || who.Spec.Token == unentitled
 		who.Status.User.Username = who.Spec.Token
 		answer = who
 	} else {

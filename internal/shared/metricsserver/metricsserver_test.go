@@ -24,7 +24,7 @@ func TestAuthorizer(t *testing.T) {
 		"no token":      {"", http.StatusUnauthorized, "a bearer token of this Kubernetes cluster is required"},
 		"other scheme":  {"Basic scraper", http.StatusUnauthorized, "a bearer token"},
 		"unknown token": {"Bearer scraperx", http.StatusUnauthorized, "not valid in this Kubernetes cluster"},
-		"no permission": {"Bearer " + stranger, http.StatusForbidden, `user "stranger" may not get /metrics`},
+		"no permission": {"Bearer " + unentitled, http.StatusForbidden, `user "unentitled" may not get /metrics`},
 		"may read":      {"Bearer scraper", http.StatusOK, "holdfast_build_info{"},
 		"lower case":    {"bearer scraper", http.StatusOK, "holdfast_build_info{"},
 	} {
