@@ -9,7 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -60,21 +62,32 @@ func testBreakGlass(t *testing.T, f *changeFixture) {
 }
 
 // TestBreakGlassClock: the clock of the user is ahead. The override ends by the time of the API
-// server, or the webhook would refuse one for an hour.
+// server, or the webhook would refuse one for an hour. A user without the right to read that time
+// can override too.
 func TestBreakGlassClock(t *testing.T) {
-	server := time.Now().Add(-10 * time.Minute)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}
-	kube := fake.NewClientBuilder().WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{Create: func(
-		_ context.Context, _ client.WithWatch, review client.Object, _ ...client.CreateOption,
-	) error {
-		review.SetCreationTimestamp(metav1.NewTime(server))
-		return nil
-	}}).Build()
-	s := &session{kube: kube, Streams: Streams{Out: io.Discard}, root: &cobra.Command{}, dryRun: true}
-	b := &breakGlassRun{session: s, reason: "x", duration: time.Hour}
-	require.NoError(t, b.run(t.Context(), []string{"n1"}))
-	_, err := quorum.ParseBreakGlass(b.value, node.UID, server)
-	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		ahead time.Duration
+		err   error
+	}{
+		"ahead":          {ahead: 10 * time.Minute},
+		"without rights": {err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := time.Now().Add(-c.ahead)
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}
+			kube := fake.NewClientBuilder().WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{Create: func(
+				_ context.Context, _ client.WithWatch, review client.Object, _ ...client.CreateOption,
+			) error {
+				review.SetCreationTimestamp(metav1.NewTime(server))
+				return c.err
+			}}).Build()
+			s := &session{kube: kube, Streams: Streams{Out: io.Discard}, root: &cobra.Command{}, dryRun: true}
+			b := &breakGlassRun{session: s, reason: "x", duration: time.Hour}
+			require.NoError(t, b.run(t.Context(), []string{"n1"}))
+			_, err := quorum.ParseBreakGlass(b.value, node.UID, server)
+			require.NoError(t, err)
+		})
+	}
 }
 
 // TestBreakGlassOfDeletedNode: the deletion was allowed, but the drain that follows may be refused
