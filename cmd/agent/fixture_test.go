@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/apiaccess"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/process"
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
@@ -67,30 +66,6 @@ func newFixture(t *testing.T) fixture {
 	return fixture{server, t, clusters}
 }
 
-// agentLog is the log of an agent.
-type agentLog struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (l *agentLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.Write(p)
-}
-
-func (l *agentLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buffer.String()
-}
-
-// waitForText waits until the log contains a text.
-func (l *agentLog) waitForText(t *testing.T, text string) {
-	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, soon, 10*time.Millisecond, text)
-}
-
 // agentArgs returns the arguments of an agent without a health endpoint. As in the manifests, it
 // holds new nodes itself if the policy does not.
 func (f fixture) agentArgs(node, root string) []string {
@@ -109,10 +84,10 @@ func (f fixture) agentArgs(node, root string) []string {
 
 // startAgent runs `holdfast-agent run` for a node until the test ends. The agent must
 // then end with exit code 0.
-func (f fixture) startAgent(node, root string, flags ...string) *agentLog {
+func (f fixture) startAgent(node, root string, flags ...string) *testlog.Buffer {
 	f.t.Helper()
 	args := append(f.agentArgs(node, root), flags...)
-	log := &agentLog{}
+	log := &testlog.Buffer{}
 	ctx, cancel := context.WithCancel(f.t.Context())
 	exitCode := make(chan int, 1)
 	go func() { exitCode <- execute(ctx, args, io.Discard, log) }()

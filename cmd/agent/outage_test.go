@@ -51,7 +51,7 @@ func (f fixture) testOutage(name string, begin, end func() error) {
 	f.waitFor(name, "held", isHeldNode)
 	require.NoError(f.t, begin())
 	installFlannel(f.t, root)
-	log.waitForText(f.t, "held=false reason=NotHeld")
+	log.RequireText(f.t, "held=false reason=NotHeld", soon)
 	outageEnd := time.NewTimer(outageTime)
 	defer outageEnd.Stop()
 	<-outageEnd.C

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/metricsserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
 	"github.com/holdfast-dev/holdfast/internal/testenv/loopback"
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 )
@@ -174,7 +175,7 @@ func testRecreatedNode(t *testing.T, f fixture) {
 	}
 	f.waitFor(first.Name, "held", isHeld(first.UID))
 	require.NoError(t, f.Client().CoreV1().Nodes().Delete(t.Context(), first.Name, metav1.DeleteOptions{}))
-	log.waitForText(t, "waiting for the node to register")
+	log.RequireText(t, "waiting for the node to register", soon)
 	second, err := apiserver.RegisterNode(t.Context(), kubelet, apiserver.NodeSpec{Name: first.Name, BootID: bootID(2)})
 	require.NoError(t, err)
 	setBootID(t, root, bootID(2))
@@ -184,7 +185,7 @@ func testRecreatedNode(t *testing.T, f fixture) {
 func testSPCLabels(t *testing.T, f fixture) {
 	node := f.addNode(apiserver.NodeSpec{Name: "worker-3", InternalIP: "192.0.2.3", BootID: bootID(1)})
 	log := f.startAgent(node.Name, newHost(t, 1), "--spc-inventory=holdfast-system/machines")
-	log.waitForText(t, "has not been read yet")
+	log.RequireText(t, "has not been read yet", soon)
 
 	machine := spc.Record{
 		PK: 3, Cluster: 2, InstanceID: "spc2-worker-3", GroupName: "autoscaled", PrivateIP: "192.0.2.3", State: "running",
@@ -325,9 +326,9 @@ func TestHealth(t *testing.T) {
 	mu.Unlock()
 	require.True(t, hasStatus(http.StatusServiceUnavailable)())
 
-	log := &agentLog{}
+	log := &testlog.Buffer{}
 	go serve(second, log)
-	log.waitForText(t, "failed to serve a port")
+	log.RequireText(t, "failed to serve a port", soon)
 	cancel()
 	require.ErrorIs(t, <-first, context.Canceled)
 	require.ErrorIs(t, <-second, context.Canceled)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 	"github.com/holdfast-dev/holdfast/pkg/protect/guard"
 )
 
@@ -250,7 +251,7 @@ func testWaiting(t *testing.T, f *fixture) {
 	f.addAgent(t, old.Name)
 	f.removeAgent(t, without.Name)
 	f.addCluster(t, "c9", old, without)
-	var log safeBuffer
+	var log testlog.Buffer
 	f.start(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	require.Eventually(t, func() bool {
 		return strings.Contains(log.String(), "the node has no pod of the agent") &&
@@ -277,7 +278,7 @@ func testPodsNotReadable(t *testing.T, f *fixture) {
 	pods := &deniedPods{isDenied: true}
 	var ahead atomic.Int64
 	registry := prometheus.NewRegistry()
-	var log safeBuffer
+	var log testlog.Buffer
 	stop := f.start(t, func(o *Options) {
 		pods.PodInterface, o.Pods, o.Registerer = o.Pods, pods, registry
 		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -363,22 +364,4 @@ func podsByState(t *testing.T, registry *prometheus.Registry) map[string]float64
 		}
 	}
 	return states
-}
-
-// A safeBuffer is a buffer for the log of another goroutine.
-type safeBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,27 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/pki"
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 )
 
 const serviceHost = "holdfast-webhook.holdfast-system.svc"
-
-// syncBuffer is a log that a test reads while a Source writes it.
-type syncBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
 
 // filesFixture runs a Source on a directory that looks like a mounted Secret.
 type filesFixture struct {
@@ -45,7 +27,7 @@ type filesFixture struct {
 	ca       *pki.CA
 	dir      string
 	mounts   int
-	log      syncBuffer
+	log      testlog.Buffer
 	registry *prometheus.Registry
 }
 

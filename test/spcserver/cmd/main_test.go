@@ -5,35 +5,18 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 )
-
-// consoleOutput collects the output of the program.
-type consoleOutput struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (c *consoleOutput) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.Write(p)
-}
-
-func (c *consoleOutput) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.String()
-}
 
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	out := &consoleOutput{}
+	out := &testlog.Buffer{}
 	var group errgroup.Group
 	group.Go(func() error {
 		return run(ctx, []string{"-listen=127.0.0.1:0", "-step=10ms", "-workers=2", "-form=3"}, out)
