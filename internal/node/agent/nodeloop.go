@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +27,11 @@ const (
 	// maxSteps limits the steps of one pass. A release takes two: the first writes, and the
 	// second finds nothing left to write. Each conflict takes one more.
 	maxSteps = 5
-	// refusedPause is the longest time after a refused pass in which nothing wakes the loop.
+	// refusedPause is the longest time after a refused pass in which nothing wakes the loop. It is
+	// also the time between passes that write, after the first fastWrites: another writer may revert
+	// each write as soon as it sees it.
 	refusedPause = time.Second
+	fastWrites   = 10
 	// preferOwnWrite is how long the answer to the agent's own write is preferred to an older
 	// copy from the watch.
 	preferOwnWrite = 10 * time.Second
@@ -80,9 +84,9 @@ type nodeLoop struct {
 func (l *nodeLoop) run(ctx context.Context) error {
 	l.started = time.Now()
 	l.lastPass.set(l.started)
-	retry := loop.NewRetry(retryBackoff())
+	retry, writes := loop.NewRetry(retryBackoff()), rate.NewLimiter(rate.Every(refusedPause), fastWrites)
 	for {
-		began := time.Now()
+		began, written := time.Now(), l.written
 		err := l.pass(ctx)
 		l.lastPass.set(time.Now())
 		l.logResult(ctx, err)
@@ -90,6 +94,11 @@ func (l *nodeLoop) run(ctx context.Context) error {
 		if err == nil {
 			l.allowShutdown(ctx)
 			retry.Reset()
+			if l.written != written {
+				if err := loop.Wait(ctx, writes.Reserve().Delay(), nil); err != nil {
+					return err
+				}
+			}
 		} else {
 			// The delay counts from the start of the failed pass, because a pass that hung has
 			// already waited.

@@ -113,6 +113,32 @@ func TestOtherWriters(t *testing.T) {
 		})
 	})
 
+	// A controller that wants another value reverts each write as soon as it sees it.
+	t.Run("reverted", func(t *testing.T) {
+		inBubble(t, inService(testBoot), holdsMember, func(f *bubbleFixture) {
+			f.within(slowTick, observation.IsLabelled)
+			writes := 0
+			f.api.locked(func() {
+				f.api.afterWrite = func(*corev1.Node) error {
+					writes++
+					time.AfterFunc(10*time.Millisecond, func() {
+						f.api.edit(func(n *corev1.Node) { delete(n.Labels, observation.EtcdMemberLabel) })
+					})
+					return nil
+				}
+			})
+			f.api.edit(func(n *corev1.Node) { delete(n.Labels, observation.EtcdMemberLabel) })
+			elapse(f.t, time.Minute)
+			require.Less(f.t, writes, 2*60, "writes in a minute")
+			require.Greater(f.t, writes, 50, "the label is restored again and again")
+			goingDown := openNetwork()
+			goingDown.GoingDown = true
+			f.host(goingDown)
+			f.within(2*time.Second, func(n *corev1.Node) bool { return n.Spec.Unschedulable })
+			f.api.locked(func() { f.api.afterWrite = nil })
+		})
+	})
+
 	// The facts from before a conflict must not release the node.
 	t.Run("network lost", func(t *testing.T) {
 		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
