@@ -210,7 +210,8 @@ func (a *Agent) onNodeChange() {
 }
 
 // onClustersChange wakes the reporter, and the node loop if anything has changed that it reads. A
-// review writes a nonce and each agent its answer, and those change nothing else.
+// review writes a nonce and each agent its answer, and those change nothing else. The end of a
+// binding wakes the scanner too: a member that was removed while it was stopped leaves its data.
 func (a *Agent) onClustersChange() {
 	a.readMu.Lock()
 	joined, synced := a.clusters.all()
@@ -219,6 +220,9 @@ func (a *Agent) onClustersChange() {
 		c.ResourceVersion, c.Generation, c.ManagedFields, c.Spec.Nonce = "", 0, nil, ""
 		for i := range c.Observations {
 			c.Observations[i].Nonce, c.Observations[i].Time = "", metav1.Time{}
+		}
+		if before, isKnown := a.readClusters[c.Name]; isKnown && !reflect.DeepEqual(before.Spec.Members, c.Spec.Members) {
+			a.scanner.wake.Notify()
 		}
 		read[c.Name] = *c
 	}

@@ -144,7 +144,8 @@ func TestMetrics(t *testing.T) {
 }
 
 // TestWakeByClusters checks which changes of the EtcdClusters and of their observations wake the
-// node loop, which reads the network of the host each time.
+// node loop, which reads the network of the host each time, and the scanner. Only a scan shows that
+// a stopped server was removed: it asks the other members.
 func TestWakeByClusters(t *testing.T) {
 	a, err := New(Config{Node: testNode, Tick: time.Second, Clusters: &apiaccess.Clusters{}, Log: discardLog()})
 	require.NoError(t, err)
@@ -160,21 +161,26 @@ func TestWakeByClusters(t *testing.T) {
 	o := &v1alpha1.EtcdObservation{Cluster: testCluster, Observation: v1alpha1.Observation{Node: "n2", NodeUID: "uid-2"}}
 	o.Name, o.OwnerReferences = "o", []metav1.OwnerReference{{UID: c.UID}}
 	for _, step := range []struct {
-		what   string
-		change func()
-		want   bool
+		what        string
+		change      func()
+		want, scans bool
 	}{
-		{"created", func() {}, true},
-		{"nonce", func() { c.ResourceVersion, c.Spec.Nonce = "2", "x" }, false},
-		{"answer", func() { o.ResourceVersion, o.Nonce, o.Time = "2", "x", metav1.Now() }, false},
-		{"list", func() { o.Members = []v1alpha1.MemberStatus{{ID: testMember}} }, true},
-		{"binding", func() { c.Spec.Members = []v1alpha1.Binding{{MemberID: testMember, Node: testNode}} }, true},
-		{"grant", func() { c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "uid-1"}} }, true},
+		{what: "created", change: func() {}, want: true},
+		{what: "nonce", change: func() { c.ResourceVersion, c.Spec.Nonce = "2", "x" }},
+		{what: "answer", change: func() { o.ResourceVersion, o.Nonce, o.Time = "2", "x", metav1.Now() }},
+		{what: "list", change: func() { o.Members = []v1alpha1.MemberStatus{{ID: testMember}} }, want: true},
+		{
+			what: "binding", want: true, scans: true,
+			change: func() { c.Spec.Members = []v1alpha1.Binding{{MemberID: testMember, Node: testNode}} },
+		},
+		{what: "grant", change: func() { c.Spec.Grants = []v1alpha1.Grant{{NodeUID: "uid-1"}} }, want: true},
+		{what: "end of the binding", change: func() { c.Spec.Members = nil }, want: true, scans: true},
 	} {
 		step.change()
 		require.NoError(t, a.clusters.clusters.writer.Replace([]any{c.DeepCopy()}, ""))
 		require.NoError(t, a.clusters.observations.writer.Replace([]any{o.DeepCopy()}, ""))
 		require.Equal(t, step.want, isWoken(a.nodeLoop.wake), step.what)
 		require.True(t, isWoken(a.reporter.wake), step.what)
+		require.Equal(t, step.scans, isWoken(a.scanner.wake), step.what)
 	}
 }
