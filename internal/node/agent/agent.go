@@ -69,8 +69,8 @@ type Config struct {
 	// SearchData starts a search of the local disks for data of etcd, unless the last one has just
 	// ended. It is nil where nothing searches.
 	SearchData func()
-	// Watch calls notify whenever the host may have changed, until the context ends. If Watch
-	// fails, the agent starts it again; until then the tick replaces it.
+	// Watch calls notify whenever the host may have changed, until the context ends. While it cannot
+	// watch, the tick replaces it.
 	Watch func(ctx context.Context, notify func()) error
 	// ProbeGate probes the endpoint of a gate once, and limits its own time. It returns why the
 	// gate is closed. It is called only for the endpoints of the policy.
@@ -87,8 +87,8 @@ type Config struct {
 	ListMembers func(context.Context, evidence.Server, evidence.Identity) ([]v1alpha1.MemberStatus, error)
 
 	// Inventory returns the latest list of SPC machines, or nil before the first one.
-	// FollowInventory keeps the list up to date, and calls notify after each change. Both are
-	// nil where there is no SPC.
+	// FollowInventory keeps the list up to date until the context ends, and calls notify after each
+	// change. Both are nil where there is no SPC.
 	Inventory       func() *spc.Index
 	FollowInventory func(ctx context.Context, notify func()) error
 	// WithholdGroup keeps the label with the SPC group off a node that holds etcd, or may.
@@ -128,7 +128,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("creating the agent: tick %s is not positive", cfg.Tick)
 	}
 	a := &Agent{cfg: cfg, recorder: newEventRecorder(cfg), metrics: newMetrics()}
-	a.nodes = newStore[*corev1.Node](cfg.Log.With("resource", "nodes"), a.onNodeChange)
+	a.nodes = newStore[*corev1.Node](cfg.Log.With("resource", "nodes"), a.wakeLoops)
 	a.nodes.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return cfg.Nodes.List(ctx, selectNode(cfg.Node, o))
 	}
@@ -145,7 +145,7 @@ func New(cfg Config) (*Agent, error) {
 		return cfg.Clusters.Observations.List(ctx, o)
 	}
 	a.clusters.observations.watch = cfg.Clusters.Observations.Watch
-	a.scanner = newEtcdScanner(cfg, a.metrics, a.onEvidenceChange)
+	a.scanner = newEtcdScanner(cfg, a.metrics, a.wakeLoops)
 	wakeReporter := loop.NewSignal()
 	a.reporter = &clusterReporter{
 		cfg: cfg, publish: cfg.Clusters.Observations.Update,
@@ -166,13 +166,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	parts := []func(context.Context) error{
 		a.nodes.run, a.clusters.clusters.runWhenWanted, a.clusters.observations.runWhenWanted, a.nodeLoop.run,
 		a.scanner.run, a.reporter.run, a.reporter.lists.run, a.recorder.run, a.nodeLoop.prober.run,
-		func(ctx context.Context) error {
-			return keepWatching(ctx, a.cfg.Log.With("watch", "host"), a.cfg.Watch, a.onHostChange)
-		},
+		func(ctx context.Context) error { return a.cfg.Watch(ctx, a.onHostChange) },
 	}
 	if a.cfg.FollowInventory != nil {
 		parts = append(parts, func(ctx context.Context) error {
-			return keepWatching(ctx, a.cfg.Log.With("watch", "spc"), a.cfg.FollowInventory, a.nodeLoop.wake.Notify)
+			return a.cfg.FollowInventory(ctx, a.nodeLoop.wake.Notify)
 		})
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -197,16 +195,6 @@ func (a *Agent) Healthy(now time.Time) error {
 func (a *Agent) onHostChange() {
 	a.nodeLoop.wake.Notify()
 	a.scanner.wake.Notify()
-}
-
-// onNodeChange wakes the node loop, unless the change is the loop's own last write: the loop
-// has the answer to its write already. It always wakes the reporter.
-func (a *Agent) onNodeChange() {
-	node, exists, _ := a.nodes.get(a.cfg.Node)
-	if own, _ := a.nodeLoop.ownVersion.get(); !exists || node.ResourceVersion != own {
-		a.nodeLoop.wake.Notify()
-	}
-	a.reporter.wake.Notify()
 }
 
 // onClustersChange wakes the reporter, and the node loop if anything has changed that it reads. A
@@ -234,7 +222,7 @@ func (a *Agent) onClustersChange() {
 	a.reporter.wake.Notify()
 }
 
-func (a *Agent) onEvidenceChange() {
+func (a *Agent) wakeLoops() {
 	a.nodeLoop.wake.Notify()
 	a.reporter.wake.Notify()
 }
@@ -242,23 +230,6 @@ func (a *Agent) onEvidenceChange() {
 func selectNode(node string, o metav1.ListOptions) metav1.ListOptions {
 	o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, node).String()
 	return o
-}
-
-// keepWatching runs a watch, and restarts it when it fails. It calls notify before each start,
-// because a change between two watches causes no event.
-func keepWatching(
-	ctx context.Context, log *slog.Logger, watch func(context.Context, func()) error, notify func(),
-) error {
-	run := func(ctx context.Context) error {
-		notify()
-		if err := watch(ctx, notify); err != nil {
-			return err
-		}
-		return errors.New("the watch ended without an error")
-	}
-	return loop.KeepRunning(ctx, retryBackoff(), run, func(err error) {
-		log.WarnContext(ctx, "watch failed; polling until it works again", "err", err)
-	})
 }
 
 // retryBackoff describes the delays between attempts after a failure: they begin with 50 ms,

@@ -1,17 +1,12 @@
 package agent
 
 import (
-	"context"
-	"errors"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
@@ -43,62 +38,6 @@ func TestJittered(t *testing.T) {
 	require.InDelta(t, 8, low.Seconds(), 0.1)
 	require.InDelta(t, 10, high.Seconds(), 0.1)
 	require.LessOrEqual(t, high, 10*time.Second)
-}
-
-func TestKeepWatching(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, logs := recordLog(t)
-		starts, notified := 0, 0
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		err := keepWatching(ctx, log, func(context.Context, func()) error {
-			starts++
-			if starts > 1000 {
-				return nil
-			}
-			return errors.New("no D-Bus on this host")
-		}, func() { notified++ })
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, 1, strings.Count(logs(), "no D-Bus on this host"))
-		require.Equal(t, starts, notified, "each start notifies: a change between two watches causes no event")
-		require.InDelta(t, 3600/9, starts, 100, "the delay grows to between eight and ten seconds")
-	})
-}
-
-func TestOnNodeChange(t *testing.T) {
-	a := &Agent{
-		cfg:      Config{Node: testNode},
-		nodeLoop: &nodeLoop{wake: loop.NewSignal()}, reporter: &clusterReporter{wake: loop.NewSignal()},
-	}
-	a.nodes = newStore[*corev1.Node](discardLog(), a.onNodeChange)
-	isSet := func(s loop.Signal) bool {
-		select {
-		case <-s:
-			return true
-		default:
-			return false
-		}
-	}
-	node := func(version string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode, ResourceVersion: version}}
-	}
-	watch := a.nodes.writer
-	for _, step := range []struct {
-		what  string
-		event func() error
-		wakes bool
-	}{
-		{"before any write", func() error { return watch.Add(node("6")) }, true},
-		{"before the answer to the write", func() error { return watch.Update(node("7")) }, true},
-		{"own write", func() error { a.nodeLoop.ownVersion.set("8"); return watch.Update(node("8")) }, false},
-		{"another write", func() error { return watch.Update(node("9")) }, true},
-		{"older copy from a new list", func() error { return watch.Replace([]any{node("7")}, "") }, true},
-		{"deletion", func() error { return watch.Delete(node("8")) }, true},
-	} {
-		require.NoError(t, step.event())
-		require.Equal(t, step.wakes, isSet(a.nodeLoop.wake), step.what)
-		require.True(t, isSet(a.reporter.wake), "%s: the reporter did not make the write", step.what)
-	}
 }
 
 func TestHealthy(t *testing.T) {

@@ -64,7 +64,6 @@ type nodeLoop struct {
 	recordEvent func(context.Context, *corev1.Node, readiness.Event)
 	wake        loop.Signal
 	lastPass    latest[time.Time] // when the last pass ended
-	ownVersion  latest[string]    // the resourceVersion in the answer to the last write
 	started     time.Time         // when run was called
 
 	written         *corev1.Node // the answer to the last write
@@ -232,7 +231,6 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 		return false, err
 	}
 	l.written, l.writtenAt = after, time.Now()
-	l.ownVersion.set(after.ResourceVersion)
 	l.cfg.Log.InfoContext(ctx, "wrote the Node", "held", d.hold.Held, "took", time.Since(began))
 	for _, e := range d.events(node, after) {
 		// If the second half of a write fails, the next step makes the same decision again. Its

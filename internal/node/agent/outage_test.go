@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -186,25 +185,6 @@ func TestLostEvents(t *testing.T) {
 			holdsMember(f)
 			f.agent.onHostChange()
 			f.within(slowTick, observation.IsLabelled)
-		})
-	})
-
-	t.Run("watch of the host fails", func(t *testing.T) {
-		whileHeld(t, readiness.Policy{}, func(f *bubbleFixture) {
-			ctx, cancel := context.WithCancel(f.t.Context())
-			ended := make(chan error, 1)
-			starts := 0
-			go func() {
-				ended <- keepWatching(ctx, discardLog(), func(context.Context, func()) error {
-					starts++
-					return fmt.Errorf("no inotify and no bus, attempt %d", starts)
-				}, f.agent.onHostChange)
-			}()
-			elapse(f.t, time.Minute)
-			f.facts.set(openNetwork())
-			f.within(slowTick, isFree)
-			cancel()
-			require.ErrorIs(f.t, <-ended, context.Canceled)
 		})
 	})
 }
