@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -68,7 +67,8 @@ func decide(in nodeInputs) (nodeDecision, error) {
 		d.addProtection(in)
 	}
 	d.addShutdown(in)
-	err := errors.Join(d.addSPC(in), d.addOpenStackIdentity(in.node))
+	d.addOpenStackIdentity(in.node)
+	err := d.addSPC(in)
 	d.all = d.urgent
 	d.all.Annotations, d.all.Labels = maps.Clone(d.urgent.Annotations), maps.Clone(d.urgent.Labels)
 	for _, part := range []*nodepatch.Desired{&d.rest, &d.machine} {
@@ -159,19 +159,13 @@ func (d *nodeDecision) withholdReason() (reason string, protected bool) {
 
 // addOpenStackIdentity adds the identifiers of the machine that Magnum's autoscaler compares.
 // They exist only on OpenStack.
-func (d *nodeDecision) addOpenStackIdentity(n *corev1.Node) error {
+func (d *nodeDecision) addOpenStackIdentity(n *corev1.Node) {
 	if !openstack.IsProviderID(n.Spec.ProviderID) {
-		return nil
+		return
 	}
-	identity := openstack.Identify(n.Spec.ProviderID, n.Status.NodeInfo.SystemUUID, n.Status.NodeInfo.MachineID)
-	text, err := json.Marshal(identity)
-	if err != nil {
-		return fmt.Errorf("encoding the identifiers of the machine: %w", err)
-	}
-	value := string(text)
-	d.openstack = identity
-	d.machine.Annotations[openstack.Annotation] = &value
-	return nil
+	d.openstack = openstack.Identify(n.Spec.ProviderID, n.Status.NodeInfo.SystemUUID, n.Status.NodeInfo.MachineID)
+	text, _ := json.Marshal(d.openstack) // texts can be encoded
+	d.machine.Annotations[openstack.Annotation] = new(string(text))
 }
 
 // withoutHoldCondition returns the decision without the condition that only explains the hold.

@@ -30,19 +30,12 @@ const (
 // An eventRecorder creates events, one after the other, in a goroutine of its own: a slow API
 // server delays events and nothing else.
 type eventRecorder struct {
-	cfg    Config
-	create func(context.Context, *corev1.Event) error
-	queue  chan *corev1.Event
+	cfg   Config
+	queue chan *corev1.Event
 }
 
 func newEventRecorder(cfg Config) *eventRecorder {
-	return &eventRecorder{
-		cfg: cfg, queue: make(chan *corev1.Event, eventQueueSize),
-		create: func(ctx context.Context, e *corev1.Event) error {
-			_, err := cfg.Events.Create(ctx, e, metav1.CreateOptions{})
-			return err
-		},
-	}
+	return &eventRecorder{cfg: cfg, queue: make(chan *corev1.Event, eventQueueSize)}
 }
 
 // record queues an event about the Node. It never blocks.
@@ -81,7 +74,7 @@ func (r *eventRecorder) deliver(ctx context.Context, e *corev1.Event) error {
 	retry, began := loop.NewRetry(retryBackoff()), time.Now()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, eventTimeout)
-		err := r.create(attempt, e)
+		_, err := r.cfg.Events.Create(attempt, e, metav1.CreateOptions{})
 		cancel()
 		if err == nil {
 			return nil

@@ -19,13 +19,19 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
+// A createFunc is a client for Events.
+type createFunc func(context.Context, *corev1.Event) error
+
+func (f createFunc) Create(ctx context.Context, e *corev1.Event, _ metav1.CreateOptions) (*corev1.Event, error) {
+	return e, f(ctx, e)
+}
+
 // TestEventQueue records events while the server is away.
 func TestEventQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, logs := recordLog(t)
 		created, up := latest[[]*corev1.Event]{}, atomic.Bool{}
-		r := newEventRecorder(Config{Node: testNode, Log: log})
-		r.create = func(ctx context.Context, e *corev1.Event) error {
+		create := createFunc(func(ctx context.Context, e *corev1.Event) error {
 			if !up.Load() {
 				<-ctx.Done() // the server is away, and its connections hang
 				return context.Cause(ctx)
@@ -33,7 +39,8 @@ func TestEventQueue(t *testing.T) {
 			before, _ := created.get()
 			created.set(append(before, e))
 			return nil
-		}
+		})
+		r := newEventRecorder(Config{Node: testNode, Events: create, Log: log})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- r.run(ctx) }()
@@ -76,11 +83,11 @@ func TestEventLimits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				log, logs := recordLog(t)
 				attempts, last, began := 0, time.Time{}, time.Now()
-				r := newEventRecorder(Config{Node: testNode, Log: log})
-				r.create = func(context.Context, *corev1.Event) error {
+				create := createFunc(func(context.Context, *corev1.Event) error {
 					attempts, last = attempts+1, time.Now()
 					return c.err
-				}
+				})
+				r := newEventRecorder(Config{Node: testNode, Events: create, Log: log})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				r.record(ctx, &corev1.Node{}, readiness.Event{Type: corev1.EventTypeNormal, Reason: "Held", Message: "waiting"})
