@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/holdfast-dev/holdfast/internal/node/host"
-	"github.com/holdfast-dev/holdfast/internal/node/nodenet"
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
@@ -37,7 +36,6 @@ type config struct {
 type flags struct {
 	config
 	holdMode, gates           string
-	confDirs, binDirs         string
 	etcdCA, etcdCert, etcdKey string
 	spcInventory              string
 	logFlags                  cli.LogFlags
@@ -141,6 +139,7 @@ GOGC.
 // flagSet declares every flag of `holdfast-agent run`. The constant usage explains them.
 func (f *flags) flagSet() *flag.FlagSet {
 	set := cli.NewFlagSet("holdfast-agent run")
+	f.host.Network = f.host.WithDefaults()
 	set.StringVar(&f.node, "node", "", "")
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "")
 	set.StringVar(&f.host.Root, "host-root", "/", "")
@@ -148,12 +147,12 @@ func (f *flags) flagSet() *flag.FlagSet {
 	set.StringVar(&f.policy.TaintKey, "hold-taint-key", "", "")
 	set.BoolVar(&f.policy.HoldUnrecorded, "hold-unrecorded", false, "")
 	set.StringVar(&f.gates, "gates", "auto", "")
-	set.StringVar(&f.host.SubnetFile, "flannel-subnet-file", "/run/flannel/subnet.env", "")
+	set.StringVar(&f.host.SubnetFile, "flannel-subnet-file", f.host.SubnetFile, "")
 	set.BoolVar(&f.policy.TrustDurableSubnetFile, "trust-durable-subnet-file", false, "")
 	set.BoolVar(&f.policy.FlannelUsesEtcd, "flannel-uses-etcd", false, "")
-	set.StringVar(&f.confDirs, "cni-conf-dir", "", "")
-	set.StringVar(&f.binDirs, "cni-bin-dir", "", "")
-	set.StringVar(&f.host.Marker, "network-plugin-marker", "/run/holdfast/network_plugin.done", "")
+	set.Func("cni-conf-dir", "", splitInto(&f.host.CNIConfDirs))
+	set.Func("cni-bin-dir", "", splitInto(&f.host.CNIBinDirs))
+	set.StringVar(&f.host.Marker, "network-plugin-marker", f.host.Marker, "")
 	set.StringVar(&f.policy.NetworkPluginLabel, "network-plugin-label", "", "")
 	set.BoolVar(&f.staticPods, "protect-static-pods", true, "")
 	set.StringVar(&f.etcdCA, "etcd-ca", "", "")
@@ -176,7 +175,7 @@ func (f *flags) flagSet() *flag.FlagSet {
 func parse(args []string) (config, error) {
 	var f flags
 	err := cli.ParseFlags(f.flagSet(), args, "--node=NAME", &f,
-		checkNode, completeHost, completeHold, completeGates, completeEtcd, checkTimes, completeOutput,
+		checkNode, checkHost, completeHold, completeGates, completeEtcd, checkTimes, completeOutput,
 		completeInventory)
 	return f.config, err
 }
@@ -192,14 +191,14 @@ func checkNode(f *flags) error {
 	return nil
 }
 
-func completeHost(f *flags) error {
-	f.host.CNIConfDirs, f.host.CNIBinDirs = nodenet.CNIConfDirs(), nodenet.CNIBinDirs()
-	if f.confDirs != "" {
-		f.host.CNIConfDirs = strings.Split(f.confDirs, ",")
+func splitInto(list *[]string) func(string) error {
+	return func(value string) error {
+		*list = strings.Split(value, ",")
+		return nil
 	}
-	if f.binDirs != "" {
-		f.host.CNIBinDirs = strings.Split(f.binDirs, ",")
-	}
+}
+
+func checkHost(f *flags) error {
 	return cmp.Or(
 		checkAbsolute("--host-root", f.host.Root),
 		checkAbsolute("--flannel-subnet-file", f.host.SubnetFile),

@@ -121,9 +121,7 @@ func TestParse(t *testing.T) {
 			want.host.DataSearch = datasearch.Limits{
 				Interval: 6 * time.Hour, MaxTime: 2 * time.Hour, MaxDirectories: 5_000_000,
 			}
-			want.host.Root, want.host.SubnetFile = "/", "/run/flannel/subnet.env"
-			want.host.CNIConfDirs, want.host.CNIBinDirs = nodenet.CNIConfDirs(), nodenet.CNIBinDirs()
-			want.host.Marker = "/run/holdfast/network_plugin.done"
+			want.host.Root, want.host.Network = "/", nodenet.Network{}.WithDefaults()
 			test.want(&want)
 			got, err := parse(append([]string{"--node=n1"}, test.args...))
 			require.NoError(t, err)
@@ -246,7 +244,8 @@ func TestTaintPrefixes(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, dir := range slices.Concat(nodenet.CNIConfDirs(), nodenet.CNIBinDirs()) {
+	network := nodenet.Network{}.WithDefaults()
+	for _, dir := range slices.Concat(network.CNIConfDirs, network.CNIBinDirs) {
 		require.Contains(t, usage, dir)
 	}
 	new(flags).flagSet().VisitAll(func(f *flag.Flag) {

@@ -91,7 +91,7 @@ func (i *inspectFlags) flagSet() *flag.FlagSet {
 
 func parseInspect(args []string) (inspectFlags, error) {
 	var i inspectFlags
-	err := cli.ParseFlags(i.flagSet(), args, "-o json", &i.flags, completeHost, completeGates, completeEtcd, checkTimes)
+	err := cli.ParseFlags(i.flagSet(), args, "-o json", &i.flags, checkHost, completeGates, completeEtcd, checkTimes)
 	if err == nil && i.output != "text" && i.output != "json" {
 		err = cli.UsageErrorf("-o %q is unknown; use text or json", i.output)
 	}

@@ -36,33 +36,22 @@ type Network struct {
 	Units []string
 }
 
-// WithDefaults returns the network with the default places where none are set.
+// WithDefaults returns the network with the default places where none are set: for the CNI the
+// usual ones, those of distributions, k3s's own, of which data/cni appeared in 2024 (k3s pull
+// request 10868), and the bin_dir of GKE's containerd.
 func (n Network) WithDefaults() Network {
 	n.SubnetFile = cmp.Or(n.SubnetFile, "/run/flannel/subnet.env")
 	n.Marker = cmp.Or(n.Marker, "/run/holdfast/network_plugin.done")
 	if len(n.CNIConfDirs) == 0 {
-		n.CNIConfDirs = CNIConfDirs()
+		n.CNIConfDirs = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 	}
 	if len(n.CNIBinDirs) == 0 {
-		n.CNIBinDirs = CNIBinDirs()
+		n.CNIBinDirs = []string{
+			"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni",
+			"/var/lib/rancher/k3s/data/current/bin", "/home/kubernetes/bin",
+		}
 	}
 	return n
-}
-
-// CNIConfDirs returns the default directories of CNI configurations: the usual one, and k3s's
-// own.
-func CNIConfDirs() []string {
-	return []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
-}
-
-// CNIBinDirs returns the default directories of CNI plugins: the usual one, those of
-// distributions, k3s's own, of which data/cni appeared in 2024 (k3s pull request 10868), and
-// the bin_dir of GKE's containerd.
-func CNIBinDirs() []string {
-	return []string{
-		"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/cni",
-		"/var/lib/rancher/k3s/data/current/bin", "/home/kubernetes/bin",
-	}
 }
 
 // Facts reads a few small files, and the states of the units if there are any.
