@@ -176,8 +176,9 @@ func (s *etcdScanner) startIdentification(
 			return before[at]
 		}
 		i.Identity = before[at].Identity
-	} else if at := slices.IndexFunc(before, restarted); at >= 0 && !before[at].Removed {
-		// A removed member that was restarted may be about to join the cluster again.
+	} else if at := slices.IndexFunc(before, restarted); at >= 0 &&
+		(!before[at].Removed || server.Stored != nil && *server.Stored == before[at].Ref) {
+		// A removed member that was restarted may be about to join the cluster again, with another log.
 		i.Identity = before[at].Identity
 	}
 	request, cancel := context.WithTimeout(ctx, scanTimeout)

@@ -182,6 +182,11 @@ func TestRestartedServer(t *testing.T) {
 
 		// A removed member that was restarted may be about to join the cluster again. It counts
 		// until the agent knows more.
+		stored := answer("1").Ref
+		f.show(evidence.Server{Where: "etcd", PID: 2}, evidence.Server{Where: "removed", PID: 3, Stored: &stored})
+		f.wait(2 * identifyGrace)
+		scan, _ = f.evidence.get()
+		require.True(t, scan.Found[1].Removed, "its log still names the removed member")
 		f.show(evidence.Server{Where: "etcd", PID: 2}, evidence.Server{Where: "removed", PID: 3})
 		f.wait(2 * identifyGrace)
 		f.requireAnswers(map[string]string{"etcd": "1", "removed": justFound})

@@ -200,7 +200,7 @@ func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (ev
 	cached, _ := p.cached(server)
 	// The data of another member is that of a replacement.
 	isReplaced := server.Stored != nil && *server.Stored != cached.ref
-	if len(cached.members) == 0 || server.IsRunning() || isReplaced {
+	if len(cached.members) == 0 || isReplaced || server.IsRunning() && server.Stored == nil {
 		return evidence.Identity{}, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
