@@ -7,9 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/hashicorp/go-envparse"
@@ -106,7 +104,8 @@ func fileState(path string, err error) (readiness.Presence, string) {
 }
 
 // parseSubnetFile reads flannel's subnet file. flanneld writes FLANNEL_IPMASQ last
-// (pkg/subnet/subnet.go, WriteSubnetFile). A file that does not end with it is incomplete.
+// (pkg/subnet/subnet.go, WriteSubnetFile). A file that does not end with it is incomplete. The gate
+// checks the other values.
 func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	env, err := envparse.Parse(bytes.NewReader(data))
 	if err != nil {
@@ -123,18 +122,6 @@ func parseSubnetFile(data []byte, file *readiness.SubnetFile) error {
 	default:
 		return fmt.Errorf("parsing %s: FLANNEL_IPMASQ is %q, and flannel writes true or false: "+
 			"if the file is made by hand, correct it", file.Path, masq)
-	}
-	if file.Subnet == "" && file.IPv6Subnet == "" {
-		return fmt.Errorf("parsing %s: neither FLANNEL_SUBNET nor FLANNEL_IPV6_SUBNET is set", file.Path)
-	}
-	for _, name := range []string{"FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET"} {
-		value := env[name]
-		if _, err := netip.ParsePrefix(value); value != "" && err != nil {
-			return fmt.Errorf("parsing %s: %s is %q, not a subnet", file.Path, name, value)
-		}
-	}
-	if mtu, err := strconv.Atoi(file.MTU); err != nil || mtu <= 0 {
-		return fmt.Errorf("parsing %s: FLANNEL_MTU is %q, not a positive number", file.Path, file.MTU)
 	}
 	return nil
 }
