@@ -35,14 +35,12 @@ const (
 	// preferOwnWrite is how long the answer to the agent's own write is preferred to an older
 	// copy from the watch.
 	preferOwnWrite = 10 * time.Second
-	// clustersGrace is how long an agent that has just started keeps what an earlier agent wrote about
-	// etcd on the Node, while it reads the EtcdClusters for the first time. The read takes
-	// milliseconds if the API server is well.
-	clustersGrace = 5 * time.Second
-	// firstScanGrace is how long an agent that has just started waits for its first scan for
-	// etcd before it explains the hold of its Node. Both results are conditions, and go into one
-	// write. The scan takes a tenth of a second if nothing on the host hangs.
-	firstScanGrace = 5 * time.Second
+	// startGrace is how long an agent that has just started waits for its first list of the
+	// EtcdClusters, and until then keeps what an earlier agent wrote about etcd on the Node. It waits
+	// as long for its first scan for etcd before it explains the hold of its Node: both results are
+	// conditions, and go into one write. The list takes milliseconds if the API server is well, and
+	// the scan a tenth of a second if nothing on the host hangs.
+	startGrace = 5 * time.Second
 	// searchGrace is how long an agent that has just started, and has found no etcd, keeps what an
 	// earlier agent wrote about etcd on the Node, while it searches the local disks for the first
 	// time. After that the condition reports the search.
@@ -221,7 +219,7 @@ func (l *nodeLoop) step(ctx context.Context, node *corev1.Node, facts readiness.
 	if l.cfg.SearchData != nil && d.protection != nil && d.protection.IsAwaited {
 		l.cfg.SearchData()
 	}
-	isScanning := in.evidence == nil && d.hold.Record == nil && began.Sub(l.started) < firstScanGrace
+	isScanning := in.evidence == nil && d.hold.Record == nil && began.Sub(l.started) < startGrace
 	if isScanning || d.hold.AwaitsProbe {
 		d = d.withoutHoldCondition()
 	}
@@ -272,7 +270,7 @@ func (l *nodeLoop) gatherInputs(
 func (l *nodeLoop) isWaitingForClusters(node *corev1.Node, scan evidence.Scan, now time.Time) bool {
 	hasMemberCondition := condition(node, observation.EtcdMemberCondition).Status != ""
 	return hasMemberCondition && (observation.IsLabelled(node) || len(scan.Found) == 0) &&
-		now.Sub(l.started) < clustersGrace
+		now.Sub(l.started) < startGrace
 }
 
 // writeDecision writes the decision. A policy or a webhook of the cluster can refuse a part of

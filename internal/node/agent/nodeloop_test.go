@@ -307,7 +307,7 @@ func TestNextAgent(t *testing.T) {
 					return nil, refusal(http.StatusForbidden)
 				}
 			}, func(f *bubbleFixture) {
-				f.within(2*clustersGrace+slowTick, func(n *corev1.Node) bool {
+				f.within(2*startGrace+slowTick, func(n *corev1.Node) bool {
 					return status(n, observation.EtcdMemberCondition) == corev1.ConditionUnknown
 				})
 				elapse(f.t, time.Minute)

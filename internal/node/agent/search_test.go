@@ -45,7 +45,7 @@ func TestFirstSearch(t *testing.T) {
 		"incomplete": {
 			node: reported(), unread: []string{"a disk"}, after: 20 * time.Second, member: corev1.ConditionUnknown,
 		},
-		"hold is explained": {node: bornHeld(testNode), searchTakes: time.Hour, after: firstScanGrace + slowTick},
+		"hold is explained": {node: bornHeld(testNode), searchTakes: time.Hour, after: startGrace + slowTick},
 		"ended during a grace": {
 			node: bornHeld(testNode), searchTakes: searchGrace, after: searchGrace + 2*scanInterval,
 			member: corev1.ConditionFalse,
