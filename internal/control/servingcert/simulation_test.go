@@ -146,13 +146,11 @@ func (r *simReplica) start() {
 			return w, err
 		},
 	})
-	var err error
-	r.Source, err = New(Options{
+	r.Source = New(Options{
 		Client: slow, Namespace: "n", Secret: "s", Service: "w", Configuration: "holdfast",
 		Policy: c.policy,
 		Log:    slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
-	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
