@@ -318,5 +318,5 @@ func (r *replica) newCertificates() (*servingcert.Source, error) {
 	options := r.certificates
 	options.Service, options.Secret, options.Configuration = serviceName, tlsSecret, configuration
 	options.Namespace, options.Client, options.Log, options.Registerer = r.namespace, uncached, r.log, r.registry
-	return servingcert.New(options)
+	return servingcert.New(options), nil
 }

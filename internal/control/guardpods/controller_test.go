@@ -113,14 +113,14 @@ func testSevenNodes(t *testing.T, f *fixture) {
 		require.Empty(t, pod.Spec.Volumes)
 		require.Empty(t, pod.Spec.PriorityClassName)
 	}
-	require.Equal(t, written+7, f.writes(t))
+	f.requireWrites(t, written+7)
 	for i := range 2 { // Probes and observations change the object all the time.
 		before := c.DeepCopy()
 		c.Spec.Nonce = fmt.Sprint("nonce-", i)
 		require.NoError(t, f.client.Patch(t.Context(), c, client.MergeFrom(before)))
 		f.stays(t, "seven-0", f.pod(t, "seven-0").UID)
 	}
-	require.Equal(t, written+7, f.writes(t))
+	f.requireWrites(t, written+7)
 }
 
 func testDrained(t *testing.T, f *fixture, c *v1alpha1.EtcdCluster, node *corev1.Node) {

@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	soon = 20 * time.Second
+	soon = time.Minute
 	poll = 10 * time.Millisecond
 	// tick is the tick of the Controller in tests.
 	tick = 200 * time.Millisecond
@@ -257,6 +257,14 @@ func (f *fixture) releaseNode(t *testing.T, node string) {
 	_, err = agent.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"holdfast.dev/etcd-member":null}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
+}
+
+// requireWrites requires this number of requests of the webhook's account that change pods. The API
+// server records a request after its answer.
+func (f *fixture) requireWrites(t *testing.T, want int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return f.writes(t) >= want }, soon, poll)
+	require.Equal(t, want, f.writes(t))
 }
 
 // writes returns the number of requests of the webhook's account that change pods.

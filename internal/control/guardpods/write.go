@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,8 +36,10 @@ type creationPace struct {
 
 // paceCreation sets when a guard pod may be created on the node next.
 func (c *controller) paceCreation(node string) {
-	p, now := c.pace[node], c.Now()
-	if p.retry == nil || now.Sub(p.notBefore) > steady {
+	now := c.Now()
+	maps.DeleteFunc(c.pace, func(_ string, p creationPace) bool { return now.Sub(p.notBefore) > steady })
+	p := c.pace[node]
+	if p.retry == nil {
 		p.retry = loop.NewRetry(loop.Backoff(firstDelay, maxDelay))
 	}
 	delay := p.retry.Next()

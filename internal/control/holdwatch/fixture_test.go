@@ -32,7 +32,7 @@ import (
 
 const (
 	// timeout limits every wait. No test measures it.
-	timeout      = 20 * time.Second
+	timeout      = time.Minute
 	pollInterval = 10 * time.Millisecond
 	namespace    = "holdfast-system"
 )

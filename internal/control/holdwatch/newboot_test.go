@@ -15,16 +15,16 @@ func testNewBoot(t *testing.T, f *fixture) {
 	w.checkNodesTimes(1)
 	f.runAgent("n1", true)
 	f.shutDown("n1")
-	w.advance(9 * time.Minute)
+	w.advance(8 * time.Minute)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 
 	f.reportBoot("n1", "the-next")
 	require.NotZero(t, w.serverTimeAt(w.Now()))
 	w.serverTime = w.serverTime.Add(time.Hour) // The Node is old, the hold is not.
-	w.advance(time.Minute + 30*time.Second)
+	w.advance(time.Minute)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, w.events)
-	w.advance(time.Minute)
+	w.advance(time.Minute + 30*time.Second)
 	require.Len(t, w.eventMessages("Node n1", readiness.AgentMissing), 1)
 	w.advance(8 * time.Minute)
 	require.False(t, f.node("n1").Spec.Unschedulable)
@@ -84,7 +84,7 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 	next.checkNodesTimes(1)
 	require.NotZero(t, next.serverTimeAt(next.Now()))
 	next.serverTime = next.serverTime.Add(time.Hour)
-	next.advance(time.Minute + 30*time.Second)
+	next.advance(time.Minute)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, next.events)
 }
@@ -93,10 +93,10 @@ func testNewBootBornHeld(t *testing.T, f *fixture) {
 func requireNewAge(t *testing.T, f *fixture, w *testWatcher) {
 	t.Helper()
 	w.serverTime = w.serverTime.Add(time.Hour)
-	w.advance(time.Minute + 30*time.Second)
+	w.advance(time.Minute)
 	require.True(t, f.node("n1").Spec.Unschedulable)
 	require.Empty(t, w.events)
-	w.advance(9 * time.Minute)
+	w.advance(9*time.Minute + 30*time.Second)
 	require.False(t, f.node("n1").Spec.Unschedulable)
 }
 

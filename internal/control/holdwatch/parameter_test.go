@@ -26,10 +26,10 @@ func testMassHold(t *testing.T, f *fixture) {
 		f.runAgent(fmt.Sprintf("n%d", i), true)
 	}
 	f.runAgent("n3", true)
-	w.advance(5*time.Minute + 30*time.Second)
+	w.advance(4 * time.Minute)
 	require.NotNil(t, f.parameter(), "pulling an image may take this long")
 	first := f.parameter()
-	w.advance(time.Minute)
+	w.advance(2*time.Minute + 30*time.Second)
 	require.Nil(t, f.parameter(), "a quarter of the nodes are held without an agent")
 	messages := w.eventMessages("ConfigMap "+Parameter, EventSwitchedOff)
 	require.Len(t, messages, 1)

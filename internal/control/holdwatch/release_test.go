@@ -107,9 +107,9 @@ func testOverdueKept(t *testing.T, f *fixture) {
 	w := f.startLeader(0)
 	f.createHeldNode("n1")
 	waiting := f.runAgent("n1", false)
-	w.advance(9 * time.Minute)
+	w.advance(8 * time.Minute)
 	require.Empty(t, w.events)
-	w.advance(2 * time.Minute)
+	w.advance(3 * time.Minute)
 	w.advance(time.Hour)
 	messages := w.eventMessages("Node n1", readiness.EventOverdue)
 	require.Len(t, messages, 1)
@@ -125,11 +125,11 @@ func testOverdueReleased(t *testing.T, f *fixture) {
 	}
 	f.runAgent("n2", false)
 	f.patch("n3", `{"spec":{"taints":[{"key":"ToBeDeletedByClusterAutoscaler","value":"1","effect":"NoSchedule"}]}}`)
-	w.advance(9 * time.Minute)
+	w.advance(8 * time.Minute)
 	for _, name := range []string{"n1", "n2", "n3"} {
 		require.True(t, f.node(name).Spec.Unschedulable)
 	}
-	w.advance(time.Minute)
+	w.advance(2 * time.Minute)
 	for _, name := range []string{"n1", "n2"} {
 		free := f.node(name)
 		require.False(t, free.Spec.Unschedulable)

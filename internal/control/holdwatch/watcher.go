@@ -132,7 +132,7 @@ func (w *watcher) checkNodes(ctx context.Context, seen world.World) error {
 	if w.leadingSince.IsZero() {
 		w.leadingSince = now
 	}
-	errs := []error{w.readServerTime(ctx, nodes, now)}
+	errs := []error{w.readServerTime(ctx, nodes)}
 	counts := w.countHolds(nodes, now)
 	w.metrics.update(counts)
 	if now.Sub(w.leadingSince) < w.leaderGrace() {
@@ -205,8 +205,9 @@ func (w *watcher) serverTimeAt(now time.Time) time.Time {
 }
 
 // readServerTime reads the API server's time once, when the first node that was born held appears.
-// It creates an object in a dry run, whose creation time the API server sets like that of Nodes.
-func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now time.Time) error {
+// It creates an object in a dry run, whose creation time the API server sets like that of Nodes. A
+// slow answer makes the time too early, so that nodes never look too old.
+func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node) error {
 	isBornHeld := func(n *corev1.Node) bool { return w.tracked[n.UID] != nil && readiness.IsBornHeld(n) }
 	if !w.readAt.IsZero() || !slices.ContainsFunc(nodes, isBornHeld) {
 		return nil
@@ -217,7 +218,7 @@ func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node, now 
 	if err != nil {
 		return fmt.Errorf("reading the API server's time: %w", err)
 	}
-	w.serverTime, w.readAt = created.CreationTimestamp.Time, now
+	w.serverTime, w.readAt = created.CreationTimestamp.Time, w.Now()
 	return nil
 }
 

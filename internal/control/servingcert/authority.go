@@ -34,10 +34,10 @@ func newAuthority(now time.Time, validity time.Duration) (*authority, error) {
 
 // issue returns a new serving certificate. It is valid as soon as the CA is, so that a replica
 // whose clock is ahead serves one that the API server accepts. It expires no later than the CA.
-func (a *authority) issue(now time.Time, validity time.Duration, names []string) (*tls.Certificate, error) {
+func (a *authority) issue(now time.Time, validity time.Duration, name string) (*tls.Certificate, error) {
 	return newCertificate(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: "holdfast webhook"},
-		NotBefore: a.Leaf.NotBefore, NotAfter: a.endOfLeaf(now, validity), DNSNames: names,
+		NotBefore: a.Leaf.NotBefore, NotAfter: a.endOfLeaf(now, validity), DNSNames: []string{name},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
 	}, a)
@@ -91,8 +91,7 @@ const (
 	nextEntry    = "next-ca"
 )
 
-// parseSecret parses the Secret's data. Unusable entries will be replaced. It ignores other
-// entries, such as the serving certificate that earlier versions kept in the Secret.
+// parseSecret parses the Secret's data. Unusable entries will be replaced, and others removed.
 func parseSecret(data map[string][]byte) authorities {
 	current, currentErr := parseAuthority(data, currentEntry)
 	next, nextErr := parseAuthority(data, nextEntry)

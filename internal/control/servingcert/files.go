@@ -43,7 +43,7 @@ func (s *Source) loadFiles() error {
 		return nil
 	}
 	reason := ""
-	if name := o.Service + "." + o.Namespace + ".svc"; certificate.Leaf.VerifyHostname(name) != nil {
+	if name := o.dnsName(); certificate.Leaf.VerifyHostname(name) != nil {
 		reason = fmt.Sprintf("the serving certificate %s is not valid for %s, the name that the API server calls; "+
 			"add this DNS name to the certificate", o.CertFile, name)
 	}

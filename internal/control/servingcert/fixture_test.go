@@ -34,7 +34,7 @@ const (
 
 	serviceName = "holdfast-webhook"
 	secretName  = "holdfast-webhook-tls"
-	waitTime    = 30 * time.Second // limit of one wait
+	waitTime    = time.Minute // limit of one wait
 )
 
 func testPolicy() Policy {
@@ -125,13 +125,11 @@ func (f *fixture) start(t *testing.T, n int, policy Policy) []*Source {
 	var g errgroup.Group
 	rotators := make([]*Source, n)
 	for i := range rotators {
-		var err error
-		rotators[i], err = New(Options{
+		rotators[i] = New(Options{
 			Client: newClient(t, f.server.Admin()), Namespace: f.name, Secret: secretName, Service: serviceName,
 			Configuration: f.name, Policy: policy,
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("replica", i), Registerer: prometheus.NewRegistry(),
 		})
-		require.NoError(t, err)
 		require.EqualError(t, rotators[i].Ready(), "the serving certificate is not loaded yet")
 		g.Go(func() error { return rotators[i].Run(ctx) })
 	}
@@ -187,14 +185,12 @@ func (f *fixture) call(ctx context.Context) error {
 	return err
 }
 
-// startServing starts two Sources that rotate within seconds. It returns them and their first
-// CA after the first successful call.
+// startServing starts two Sources that use a new CA after seconds: by then, the API server has read
+// the caBundles. It returns them and their first CA after the first successful call.
 func (f *fixture) startServing(t *testing.T) ([]*Source, *authority) {
 	t.Helper()
 	f.createConfiguration(t)
-	rotators := f.start(t, 2, Policy{
-		CAValidity: 30 * time.Second, LeafValidity: 12 * time.Second, Settle: 4 * time.Second,
-	})
+	rotators := f.start(t, 2, Policy{CAValidity: testCAValidity, LeafValidity: testLeafValidity, Settle: 8 * time.Second})
 	f.serve(t, rotators[0].GetCertificate, rotators[1].GetCertificate)
 	require.Eventually(t, func() bool { return allReady(rotators)() && f.call(t.Context()) == nil },
 		waitTime, 20*time.Millisecond)

@@ -153,8 +153,7 @@ func nextCAReason(s rotationState, policy Policy) string {
 
 // wantedBundle returns the caBundle for the webhooks, with the newest CA first. It contains every
 // CA that may have signed a served certificate: those of the Secret, and those that are trusted
-// now, until all certificates are expired that were issued before the current CA was used.
-// nextCAReason ensures that a CA is used within a leafValidity of its creation.
+// now and may still be in use.
 func wantedBundle(s rotationState, policy Policy) []byte {
 	var trusted []*x509.Certificate
 	for _, a := range []*authority{s.next, s.current} {
@@ -162,17 +161,23 @@ func wantedBundle(s rotationState, policy Policy) []byte {
 			trusted = append(trusted, a.Leaf)
 		}
 	}
-	if s.current == nil || s.now.Before(s.current.createdAt().Add(policy.Settle+2*policy.LeafValidity)) {
-		others := decodeCerts(bytes.Join(s.caBundles, []byte("\n")))
-		slices.SortStableFunc(others, func(a, b *x509.Certificate) int { return b.NotBefore.Compare(a.NotBefore) })
-		for _, ca := range others {
-			isUsable := ca.IsCA && s.now.Before(ca.NotAfter) && !slices.ContainsFunc(trusted, ca.Equal)
-			if isUsable && len(trusted) < maxTrusted {
-				trusted = append(trusted, ca)
-			}
+	others := decodeCerts(bytes.Join(s.caBundles, []byte("\n")))
+	slices.SortStableFunc(others, func(a, b *x509.Certificate) int { return b.NotBefore.Compare(a.NotBefore) })
+	for _, ca := range others {
+		if !s.isUnused(ca, policy) && !slices.ContainsFunc(trusted, ca.Equal) && len(trusted) < maxTrusted {
+			trusted = append(trusted, ca)
 		}
 	}
 	return encodeCerts(trusted...)
+}
+
+// isUnused reports whether no valid certificate of a CA can be served. All certificates are expired
+// that were issued before the current CA was used, which is within a LeafValidity of its creation
+// (nextCAReason). A CA that is newer than the current one may be in use: the Secret is a backup.
+func (s rotationState) isUnused(ca *x509.Certificate, policy Policy) bool {
+	isReplaced := s.current != nil && s.current.Leaf.NotBefore.After(ca.NotBefore) &&
+		!s.now.Before(s.current.createdAt().Add(policy.Settle+2*policy.LeafValidity))
+	return isReplaced || !ca.IsCA || !s.now.Before(ca.NotAfter)
 }
 
 // unreadyReason returns why calls by an API server fail, empty if they succeed.

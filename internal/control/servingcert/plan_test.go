@@ -25,6 +25,7 @@ func TestPlanRotation(t *testing.T) {
 	start := epoch()
 	ca, next, old := newCAAt(t, start), newCAAt(t, start), newCAAt(t, start.Add(-4*365*24*time.Hour))
 	early := newCAAt(t, start.Add(2*time.Hour))
+	longAgo, older := newCAAt(t, start.Add(-testCAValidity/2)), newCAAt(t, start.Add(-testCAValidity+time.Hour))
 	leaf := authority{issueAt(t, next, start)}
 	steady, rotating := authorities{current: ca}, authorities{current: old, next: next}
 	minute, settled := start.Add(time.Minute), start.Add(testSettle)
@@ -75,7 +76,14 @@ func TestPlanRotation(t *testing.T) {
 		"previous CA in use": {
 			stateAt(unused.Add(-time.Second), steady, ca, old), stepWait, "", []*authority{ca, old},
 		},
-		"previous CA unused":  {stateAt(unused, steady, ca, old), stepWriteBundle, differs, []*authority{ca}},
+		"previous CA unused": {stateAt(unused, steady, ca, old), stepWriteBundle, differs, []*authority{ca}},
+		"restored Secret of long ago": {
+			stateAt(start, authorities{current: longAgo}, ca, older), stepWriteBundle, differs, []*authority{longAgo, ca},
+		},
+		"expired Secret restored": {
+			stateAt(start, authorities{current: older, next: next}, ca, older), stepWriteBundle, differs,
+			[]*authority{next, older, ca},
+		},
 		"not a CA in bundles": {stateAt(settled, steady, ca, &leaf), stepWriteBundle, differs, []*authority{ca}},
 		"expired in bundles": {
 			stateAt(start.Add(time.Minute), steady, ca, newCAAt(t, start.Add(-testCAValidity))), stepWriteBundle, differs,

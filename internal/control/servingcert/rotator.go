@@ -3,7 +3,6 @@ package servingcert
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,12 +15,6 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
-
-// serviceDNSNames returns the DNS names of a Service. The API server uses the third.
-func serviceDNSNames(service, namespace string) []string {
-	name := service + "." + namespace
-	return []string{service, name, name + ".svc", name + ".svc.cluster.local"}
-}
 
 // reconcileTimeout limits one reconciliation with its write.
 const reconcileTimeout = 30 * time.Second
@@ -143,7 +136,7 @@ func (s *Source) reconcile(ctx context.Context, trust *caTrust) (rotationStep, e
 func (s *Source) issueIfDue(state rotationState) (err error) {
 	o := s.options
 	if signer := state.signerOfNew(o.Policy); signer != nil {
-		state.served, err = signer.issue(state.now, o.Policy.LeafValidity, serviceDNSNames(o.Service, o.Namespace))
+		state.served, err = signer.issue(state.now, o.Policy.LeafValidity, o.dnsName())
 		if err != nil {
 			return err
 		}
@@ -175,19 +168,11 @@ func (o Options) writeBundle(
 	return nil
 }
 
-// writeSecret creates the Secret or replaces its authorities. Other entries stay: the type of a
-// Secret that another client has created may require them.
-func (o Options) writeSecret(ctx context.Context, secret *corev1.Secret, content authorities) error {
-	data, err := content.encode()
-	if err != nil {
+// writeSecret creates the Secret or replaces its content.
+func (o Options) writeSecret(ctx context.Context, secret *corev1.Secret, content authorities) (err error) {
+	if secret.Data, err = content.encode(); err != nil {
 		return err
 	}
-	for _, entry := range []string{currentEntry, nextEntry} {
-		delete(secret.Data, entry+".crt")
-		delete(secret.Data, entry+".key")
-	}
-	maps.Copy(data, secret.Data)
-	secret.Data = data
 	if secret.ResourceVersion != "" {
 		err = o.Client.Update(ctx, secret)
 	} else {

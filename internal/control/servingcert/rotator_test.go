@@ -3,7 +3,6 @@ package servingcert
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,11 +15,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/internal/testenv/testlog"
 )
 
 func TestRotator(t *testing.T) {
@@ -76,49 +74,6 @@ func TestRotator(t *testing.T) {
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
 	})
 
-	t.Run("Secret of an earlier version", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, server, "earlier-version")
-		f.createConfiguration(t)
-		ca, previous := newCAAt(t, time.Now()), newCAAt(t, time.Now().Add(-time.Hour))
-		served, err := ca.issue(time.Now(), testLeafValidity, serviceDNSNames(serviceName, f.name))
-		require.NoError(t, err)
-		data := encode(t, authorities{current: ca})
-		data["previous-ca.crt"] = encodeCerts(previous.Leaf)
-		data["tls.crt"], data["tls.key"] = encodeCerts(served.Leaf), []byte("its key")
-		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Data: data,
-		}))
-		config := f.configuration(t)
-		for i := range config.Webhooks {
-			config.Webhooks[i].ClientConfig.CABundle = append(encodeCerts(ca.Leaf), encodeCerts(previous.Leaf)...)
-		}
-		require.NoError(t, f.client.Update(t.Context(), config))
-
-		// The first server is a replica of the earlier version, which keeps its certificate.
-		rotators := f.start(t, 1, testPolicy())
-		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
-		require.True(t, ca.hasIssued(rotators[0].servedCert()))
-		f.serve(t, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return served, nil }, rotators[0].GetCertificate)
-		require.Eventually(t, func() bool { return f.call(t.Context()) == nil }, waitTime, 20*time.Millisecond)
-		began := time.Now()
-		f.requireNoFailedCall(t, func() bool { return time.Since(began) > 2*time.Second })
-		require.Equal(t, data, f.secret(t).Data)
-		require.Equal(t, config.ResourceVersion, f.configuration(t).ResourceVersion)
-	})
-
-	t.Run("Secret of another type", func(t *testing.T) {
-		t.Parallel()
-		f := newFixture(t, server, "other-type")
-		f.createConfiguration(t)
-		theirs := map[string][]byte{"tls.crt": []byte("a"), "tls.key": []byte("b")}
-		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Type: corev1.SecretTypeTLS, Data: theirs,
-		}))
-		require.Eventually(t, allReady(f.start(t, 1, testPolicy())), waitTime, 20*time.Millisecond)
-		require.Subset(t, f.secret(t).Data, theirs, "its type requires these entries")
-	})
-
 	// TestSimulation also deletes the Secret, and has many rotations.
 	t.Run("overwritten Secret", func(t *testing.T) {
 		t.Parallel()
@@ -145,23 +100,25 @@ func TestRunWithoutAPIServer(t *testing.T) {
 	var g errgroup.Group
 	g.Go(func() error { return failing.Serve(listener) })
 
-	var log bytes.Buffer
-	r, err := New(Options{
+	var log testlog.Buffer
+	r := New(Options{
 		Client:    newClient(t, &rest.Config{Host: listener.Addr().String(), QPS: -1}),
 		Namespace: "n", Secret: "s", Service: "w", Configuration: "c", Policy: testPolicy(),
 		Log: slog.New(slog.NewTextHandler(&log, nil)), Registerer: prometheus.NewRegistry(),
 	})
-	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	g.Go(func() error {
 		require.ErrorIs(t, r.Run(ctx), context.Canceled)
 		return nil
 	})
-	require.Eventually(t, func() bool { return requests.Load() > 15 }, waitTime, 10*time.Millisecond)
+	count := func(text string) int { return strings.Count(log.String(), text) }
+	require.Eventually(t, func() bool {
+		return requests.Load() > 15 && count("failed to rotate") > 0 && count("failed to watch") > 1
+	}, waitTime, 10*time.Millisecond)
 	cancel()
 	require.NoError(t, failing.Close())
 	require.ErrorIs(t, g.Wait(), http.ErrServerClosed)
 	require.ErrorContains(t, r.Ready(), "is not loaded yet")
-	require.Equal(t, 1, strings.Count(log.String(), "failed to rotate the serving certificate"), log.String())
-	require.Equal(t, 2, strings.Count(log.String(), "failed to watch for changes"), log.String())
+	require.Equal(t, 1, count("failed to rotate the serving certificate"), log.String())
+	require.Equal(t, 2, count("failed to watch for changes"), log.String())
 }

@@ -38,6 +38,10 @@ type simCluster struct {
 	mu       sync.Mutex // guards the fields below
 	random   *rand.Rand
 	replaced []replacedBundle
+
+	// backup is an earlier content of the Secret, and restored when it was written last.
+	backup   map[string][]byte
+	restored time.Time
 }
 
 // replacedBundle is a former caBundle and the time of its replacement.
@@ -56,8 +60,8 @@ type simReplica struct {
 	// seen is the certificate at the last check, nil if there was none since the start.
 	seen *tls.Certificate
 	// unsettledUntil is when every API server accepts the certificate of a replica that had none, or
-	// an expired one, while a lost CA was replaced: it serves the next CA's certificate without
-	// waiting.
+	// an expired one, while a lost CA was replaced, or after an old one was restored: it serves the
+	// certificate of that CA without waiting.
 	unsettledUntil time.Time
 }
 
@@ -142,13 +146,11 @@ func (r *simReplica) start() {
 			return w, err
 		},
 	})
-	var err error
-	r.Source, err = New(Options{
+	r.Source = New(Options{
 		Client: slow, Namespace: "n", Secret: "s", Service: "w", Configuration: "holdfast",
 		Policy: c.policy,
 		Log:    slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
-	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(c.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -178,7 +180,7 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 		served, err := r.GetCertificate(nil)
 		require.NoError(c.t, err)
 		hadNone := r.seen == nil || r.seen != served && !time.Now().Before(r.seen.Leaf.NotAfter)
-		if r.seen = served; hadNone && c.secret(unchanged).current == nil {
+		if r.seen = served; hadNone && (c.secret(unchanged).current == nil || time.Since(c.restored) < c.policy.LeafValidity) {
 			r.unsettledUntil = time.Now().Add(c.policy.Settle)
 		}
 		if time.Now().Before(r.unsettledUntil) {
@@ -196,7 +198,7 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 }
 
 // TestSimulation runs three replicas for weeks of simulated time. Their calls take seconds, so that
-// their steps interleave. They restart, are cut off, and lose the Secret.
+// their steps interleave. They restart, are cut off, lose the Secret, and get an old one back.
 func TestSimulation(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -233,6 +235,11 @@ func simulate(t *testing.T, seed uint64) {
 			c.secret(func(s *corev1.Secret) bool { s.Data = nil; return true })
 		case n == 7:
 			c.secret(func(s *corev1.Secret) bool { delete(s.Data, "ca.key"); return true })
+		case n == 8:
+			c.secret(func(s *corev1.Secret) bool { c.backup = s.Data; return false })
+		case n == 9 && c.backup != nil:
+			c.secret(func(s *corev1.Secret) bool { s.Data = c.backup; return true })
+			c.restored = time.Now()
 		}
 		require.NoError(t, loop.Wait(t.Context(), c.randomUpTo(4)*c.randomUpTo(20*time.Minute), nil))
 		pairs += c.requireAccepted(replicas)

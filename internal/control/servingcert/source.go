@@ -20,12 +20,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -33,8 +33,7 @@ import (
 type Options struct {
 	// Namespace is the namespace of the Secret and of the Service.
 	Namespace string
-	// Service is the Service through which the API server calls the webhook. The serving
-	// certificate is valid for its DNS names.
+	// Service is the Service through which the API server calls the webhook.
 	Service string
 
 	// CertFile is a certificate with its chain that another program issues, KeyFile its key, both in
@@ -70,11 +69,11 @@ type sourceState struct {
 }
 
 // New returns a Source, which has no certificate before Run.
-func New(o Options) (*Source, error) {
+func New(o Options) *Source {
 	o.Policy = cmp.Or(o.Policy, defaultPolicy())
 	s := &Source{options: o, loaded: make(chan struct{})}
 	s.state.Store(&sourceState{notReady: "the serving certificate is not loaded yet"})
-	err := o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	promauto.With(o.Registerer).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_webhook_serving_certificate_expiry_timestamp_seconds",
 		Help: "Expiry of the serving certificate in use, in seconds since the epoch; 0 if there is none.",
 	}, func() float64 {
@@ -82,11 +81,8 @@ func New(o Options) (*Source, error) {
 			return float64(certificate.Leaf.NotAfter.Unix())
 		}
 		return 0
-	}))
-	if err != nil {
-		return nil, fmt.Errorf("registering the serving certificate's metric: %w", err)
-	}
-	return s, nil
+	})
+	return s
 }
 
 // Run keeps the certificate valid until ctx ends, and returns the cause of that. It retries after
@@ -110,6 +106,9 @@ func (s *Source) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 // Loaded returns a channel that is closed when GetCertificate returns a certificate. Before that,
 // every TLS handshake fails.
 func (s *Source) Loaded() <-chan struct{} { return s.loaded }
+
+// dnsName is the name that the API server calls.
+func (o Options) dnsName() string { return o.Service + "." + o.Namespace + ".svc" }
 
 // Ready returns an error with the reason if calls by the API server fail. It does not know whether
 // the API server trusts a certificate from files.
