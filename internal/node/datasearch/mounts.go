@@ -203,7 +203,7 @@ func (m Mounts) Missing(expected []string) (missing func(hostPath string) string
 		isMissing[dir] = !isMounted
 	}
 	return func(hostPath string) string {
-		return m.firstOf(hostPath, func(dir string) bool { return isMissing[dir] })
+		return m.firstOf(hostPath, func(dir string) bool { return isMissing[dir] && !m.isLink(dir) })
 	}
 }
 
@@ -231,6 +231,13 @@ func (m Mounts) firstOf(hostPath string, isWanted func(hostDir string) bool) str
 		rest = append(splitPath(target), rest...)
 	}
 	return ""
+}
+
+// isLink reports whether a directory of the host is a link. /etc/fstab can have a link, and the
+// mount is where that leads.
+func (m Mounts) isLink(hostDir string) bool {
+	_, err := os.Readlink(filepath.Join(m.root, hostDir))
+	return err == nil
 }
 
 func splitPath(name string) []string {
