@@ -350,7 +350,8 @@ func assignments(content string) map[string][]string {
 }
 
 // places returns the data directories that the texts set, by the host's paths. isCertain is false
-// if the data may be in another place.
+// if the data may be in another place, also if a path has a character that ends a mention, so that
+// it was not followed.
 func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain bool) {
 	var all strings.Builder
 	for _, text := range t.all {
@@ -372,7 +373,7 @@ func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain b
 		for _, value := range values {
 			at := t.hostPath(value)
 			isPath := path.IsAbs(at) && len(at) < unix.PathMax && isKnownText(value) && found[3] == ""
-			if !isPath || t.scan.foreignMount(at) != "" || !isHost(value) {
+			if !isPath || !t.seen[path.Clean(at)] || t.scan.foreignMount(at) != "" || !isHost(value) {
 				isCertain = false
 			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
 				dirs = append(dirs, at)
