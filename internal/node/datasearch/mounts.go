@@ -166,8 +166,10 @@ func isStore(parent, name string) bool {
 		return true
 	case "pods", "plugins":
 		return parent == "kubelet"
-	case "aufs", "btrfs", "buildkit", "containers", "devicemapper", "fuse-overlayfs", "image", "vfs", "zfs":
+	case "aufs", "btrfs", "buildkit", "devicemapper", "fuse-overlayfs", "vfs", "zfs":
 		return parent == "docker"
+	case "mounts":
+		return len(parent) == 64 // the ID of a container of docker
 	case "overlay", "overlay-containers", "overlay-images", "overlay-layers":
 		return parent == "storage"
 	}
@@ -175,14 +177,8 @@ func isStore(parent, name string) bool {
 }
 
 // volumePattern matches a directory with the name of a PersistentVolume, as provisioners give it to
-// the directories that they make: pvc-UID, with more words after it.
-var volumePattern = regexp.MustCompile(`^pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
-
-// isContainerDir reports whether docker or podman describes its containers in a directory, which is
-// left out. The root directory of docker can have another name: the walk then finds the files.
-func isContainerDir(parent, name string) bool {
-	return parent == "docker" && name == "containers" || parent == "storage" && strings.HasSuffix(name, "-containers")
-}
+// the directories that they make: pvc-UID, with more words around it.
+var volumePattern = regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // Foreign returns the directory of the host on which a file system of a network, of another program
 // or of the kernel is mounted, and which a path leads to or below, also by a link, or "". Access to
@@ -203,7 +199,7 @@ func (m Mounts) Missing(expected []string) (missing func(hostPath string) string
 		isMissing[dir] = !isMounted
 	}
 	return func(hostPath string) string {
-		return m.firstOf(hostPath, func(dir string) bool { return isMissing[dir] })
+		return m.firstOf(hostPath, func(dir string) bool { return isMissing[dir] && !m.isLink(dir) })
 	}
 }
 
@@ -231,6 +227,13 @@ func (m Mounts) firstOf(hostPath string, isWanted func(hostDir string) bool) str
 		rest = append(splitPath(target), rest...)
 	}
 	return ""
+}
+
+// isLink reports whether a directory of the host is a link. /etc/fstab can have a link, and the
+// mount is where that leads.
+func (m Mounts) isLink(hostDir string) bool {
+	_, err := os.Readlink(filepath.Join(m.root, hostDir))
+	return err == nil
 }
 
 func splitPath(name string) []string {

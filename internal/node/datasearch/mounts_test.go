@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
+	"github.com/holdfast-dev/holdfast/internal/testenv/hosttest"
 )
 
 func discardLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -98,6 +99,11 @@ func TestSelectMounts(t *testing.T) {
 			[]mount{disk("/", "/ostree/1"), disk("/sysroot", "/"), disk("/var", "/ostree/var")},
 			"/",
 			[]string{"/", "/var"},
+		},
+		"memory of a container of docker": {
+			[]mount{disk("/", "/"), on("/var/lib/docker/containers/"+hosttest.ContainerID+"/mounts/shm", "tmpfs", "0:9")},
+			"/",
+			[]string{"/"},
 		},
 		"similar names": {
 			[]mount{disk("/", "/"), on("/nfs", "nfs", "0:7"), on("/nfs2", "ext4", "8:3")},

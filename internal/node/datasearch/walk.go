@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -101,7 +102,7 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 				hasLog = true
 				w.add(&w.LogDirs, dir, "a log of etcd")
 			}
-			if string(e.name) == "config.v2.json" {
+			if string(e.name) == "config.v2.json" { // The root directory of docker can have any name.
 				w.addContainers(filepath.Dir(dir))
 			}
 			if e.mayBeDir() {
@@ -114,11 +115,12 @@ func (w *walker) walk(ctx context.Context, fd int, dir string, depth int) {
 // enter walks a directory in an open one, unless it is left out.
 func (w *walker) enter(ctx context.Context, parent int, dir, name string, depth int) {
 	at := filepath.Join(dir, name)
-	if isContainerDir(filepath.Base(dir), name) {
+	above := filepath.Base(dir)
+	if above == "storage" && strings.HasSuffix(name, "-containers") { // of podman
 		w.addContainers(at)
 	}
 	_, isMount := w.mounts.last[at]
-	if isMount || isStore(filepath.Base(dir), name) || slices.Contains(stores(), w.root.HostPath(at)) {
+	if isMount || isStore(above, name) || slices.Contains(stores(), w.root.HostPath(at)) {
 		return
 	}
 	if depth == maxDepth {

@@ -67,11 +67,18 @@ func TestSearch(t *testing.T) {
 		"containerd's":    {hosttest.Files{"/x/io.containerd.snapshotter.v1.overlayfs/1/fs" + segment: "x"}, nil},
 		"podman's layers": {hosttest.Files{"/var/lib/containers/storage/overlay/1/diff" + segment: "x"}, nil},
 		"volumes of pods": {hosttest.Files{"/var/lib/kubelet/pods/1/volumes" + segment: "x"}, nil},
-		"provisioned":     {hosttest.Files{"/opt/local-path/" + volume + "_default_x" + segment: "x"}, nil},
-		"installed":       {hosttest.Files{"/nix/store/x" + segment: "x", "/sysroot/x" + segment: "x"}, nil},
+		"provisioned": {hosttest.Files{
+			"/opt/local-path/" + volume + "_default_x" + segment: "x", "/srv/microk8s/default-x-" + volume + segment: "x",
+		}, nil},
+		"installed": {hosttest.Files{"/nix/store/x" + segment: "x", "/sysroot/x" + segment: "x"}, nil},
 		"named like one": {
-			hosttest.Files{"/srv/nix/store" + segment: "x", "/srv/pods" + segment: "x"},
-			[]string{"/srv/nix/store", "/srv/pods"},
+			hosttest.Files{
+				"/srv/nix/store" + segment: "x", "/srv/pods" + segment: "x", "/srv/mounts" + segment: "x",
+				"/srv/docker/containers/etcd" + segment: "x", "/srv/docker/image/etcd" + segment: "x",
+			},
+			[]string{
+				"/srv/docker/containers/etcd", "/srv/docker/image/etcd", "/srv/mounts", "/srv/nix/store", "/srv/pods",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,11 +92,12 @@ func TestSearch(t *testing.T) {
 func TestContainerDirs(t *testing.T) {
 	result := newSearch(hosttest.New(t, hosttest.Files{
 		"/data/docker/containers/1/x": "x", "/srv/containers/1/x": "x", "/srv/storage/x": "x",
-		"/data/engine/containers/1/config.v2.json": "x", "/data/engine/containers/2/config.v2.json": "x",
+		"/var/lib/docker/containers/1/config.v2.json": "x",
+		"/data/engine/containers/1/config.v2.json":    "x", "/data/engine/containers/2/config.v2.json": "x",
 		"/home/a/.local/share/containers/storage/overlay-containers/1/x": "x",
 	}), Limits{}).Once(t.Context())
 	require.ElementsMatch(t, []string{
-		"/data/docker/containers", "/data/engine/containers", "/home/a/.local/share/containers/storage/overlay-containers",
+		"/var/lib/docker/containers", "/data/engine/containers", "/home/a/.local/share/containers/storage/overlay-containers",
 	}, result.ContainerDirs)
 }
 
@@ -100,7 +108,7 @@ func TestIncompleteSearch(t *testing.T) {
 	for _, a := range "abcdefghijklmnopq" {
 		for _, b := range "abcdefghijklmnopq" {
 			many["/"+string(a)+"/"+string(b)+segment] = "x"
-			engines["/"+string(a)+"/"+string(b)+"/docker/containers/x"] = "x"
+			engines["/"+string(a)+"/"+string(b)+"/containers/1/config.v2.json"] = "x"
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())

@@ -85,7 +85,7 @@ func (d *Detector) serverAuthorities(
 
 func isTrue(setting string) bool {
 	isSet, err := strconv.ParseBool(setting)
-	return err == nil && isSet
+	return err == nil && isSet || slices.Contains([]string{"yes", "on"}, strings.ToLower(setting)) // in YAML
 }
 
 // existingPath returns the agent's path for a path of the server, or "" if the file does not

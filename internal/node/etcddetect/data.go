@@ -98,20 +98,11 @@ var errNoMetadata = errors.New("no metadata record")
 // readLog returns the newest segment of a log, and the member whose log it is. Both are nil with an
 // error, and the member is if the log is damaged.
 func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef, err error) {
-	names, err := files.ReadNames(dir)
-	if err != nil {
+	names, err := files.ReadNames(dir, datasearch.IsLogFile)
+	if err != nil || len(names) == 0 {
 		return nil, nil, err
 	}
-	name := ""
-	for _, n := range names { // The digits have a fixed length.
-		if datasearch.IsLogFile(n) {
-			name = max(name, n)
-		}
-	}
-	if name == "" {
-		return nil, nil, nil
-	}
-	segment, err := files.Open(path.Join(dir, name))
+	segment, err := files.Open(path.Join(dir, names[len(names)-1])) // The digits have a fixed length.
 	if err != nil {
 		return nil, nil, err
 	}

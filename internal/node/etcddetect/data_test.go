@@ -19,7 +19,7 @@ import (
 // detectWithSearch scans a host after a search of its disks.
 func detectWithSearch(t *testing.T, root string) evidence.Scan {
 	t.Helper()
-	limits := datasearch.Limits{Interval: time.Hour, MaxTime: time.Minute, MaxDirectories: 1000}
+	limits := datasearch.Limits{Interval: time.Hour, MaxTime: time.Minute, MaxDirectories: 10_000}
 	search := datasearch.New(hostfs.Root(root), limits, slog.New(slog.DiscardHandler))
 	detector := New(hostfs.Root(root), nil)
 	detector.UseSearch(search)

@@ -224,6 +224,21 @@ func TestDetectStopped(t *testing.T) {
 				"the data directory /var/lib/rancher/rke2/server/db/etcd: nothing is mounted on /var/lib/rancher",
 			},
 		},
+		"disk of OpenRC that is not mounted": {
+			host: hosttest.Files{
+				"/etc/init.d/etcd": "command=/usr/bin/etcd\ncommand_args=--data-dir=/srv/etcd/x\n",
+				"/etc/fstab":       "# UUID=x /data xfs\nUUID=x\t/var/lib/etcd ext4 nofail 0 2\n/dev/sdb1 /srv xfs\nx none swap\n",
+			},
+			unknown: []string{
+				"service /etc/init.d/etcd (nothing is mounted on /srv)" + opaque,
+				"the data directory /var/lib/etcd: nothing is mounted on /var/lib/etcd",
+			},
+		},
+		"link in /etc/fstab": {
+			host: hosttest.Files{
+				"/var/lib/etcd": "-> ../../srv/etcd", "/srv/etcd/x": "x", "/etc/fstab": "UUID=x /var/lib/etcd ext4\n",
+			},
+		},
 		"link of a layout to a disk that is not mounted": {
 			host: hosttest.Files{
 				"/var/lib/etcd": "-> ../../srv/disk/etcd", "/run/systemd/generator/srv-disk.mount": "[Mount]\n",

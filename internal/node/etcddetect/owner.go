@@ -93,11 +93,9 @@ func isRuntimeUnit(name string) bool {
 	return strings.HasPrefix(name, "user@") || slices.Contains(runtimes, name)
 }
 
-// isContainerGroup reports whether a container engine made the group: docker-<id>.scope,
-// libpod-<id>.scope, cri-containerd-<id>.scope, crio-<id>.scope, or an ID alone below the
-// engine's directory.
+// isContainerGroup reports whether a container engine made the group, whose name ends in the ID of
+// the container: docker-<id>.scope, crio-<id>.scope, or the ID alone below the engine's directory.
 func isContainerGroup(name string) bool {
-	engines := []string{"docker-", "libpod-", "cri-containerd-", "crio-", "nerdctl-"}
-	isOf := func(engine string) bool { return strings.HasPrefix(name, engine) }
-	return slices.ContainsFunc(engines, isOf) || len(name) == 64 && strings.Trim(name, "0123456789abcdef") == ""
+	id := strings.TrimSuffix(name[strings.LastIndex(name, "-")+1:], ".scope")
+	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
 }

@@ -36,9 +36,13 @@ func TestCgroupOwner(t *testing.T) {
 		want        cgroupOwner
 	}{
 		// On the host.
-		"unit":                      {systemdAgent, "/system.slice/etcd.service", unit},
-		"unit, namespace":           {namespace, "/../../../../system.slice/etcd.service", unit},
-		"unit in a slice":           {systemdAgent, "/system.slice/system-etcd.slice/etcd.service", unit},
+		"unit":            {systemdAgent, "/system.slice/etcd.service", unit},
+		"unit, namespace": {namespace, "/../../../../system.slice/etcd.service", unit},
+		"unit in a slice": {systemdAgent, "/system.slice/system-etcd.slice/etcd.service", unit},
+		"unit with an engine's name": {
+			systemdAgent, "/system.slice/docker-etcd.service",
+			cgroupOwner{unit: "docker-etcd.service", hostUnit: "docker-etcd.service"},
+		},
 		"docker-compose, systemd":   {systemdAgent, "/system.slice/docker-ID.scope", container},
 		"docker-compose, cgroupfs":  {groupAgent, "/docker/ID", container},
 		"docker in a user's parent": {groupAgent, "/etcd.slice/docker-ID.scope", container},

@@ -2,7 +2,6 @@ package etcddetect
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,8 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	yamlv3 "go.yaml.in/yaml/v3"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/hostfs"
 	"github.com/holdfast-dev/holdfast/pkg/protect/evidence"
@@ -67,44 +65,60 @@ func envSettings(env map[string]string) etcdSettings {
 	return settings
 }
 
-// parseConfigFile reads an etcd configuration file (etcd embed/config.go, configYAML).
-func parseConfigFile(data []byte) (etcdSettings, error) {
-	var file map[string]any
-	// The name 1000000 is not 1e+06.
-	exact := func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d }
-	if err := decodeYAML(data, &file, exact); err != nil {
-		return nil, err
+// maxYAMLSize is the most YAML that is decoded, in bytes. A configuration of etcd has a few
+// kibibytes, and a byte of YAML can take a hundred bytes of memory.
+const maxYAMLSize = 64 << 10
+
+var (
+	errYAMLSize = errors.New("it is larger than 64 KiB")
+	errYAMLForm = errors.New("its YAML does not have the expected form")
+)
+
+// parseConfigFile reads an etcd configuration file (etcd embed/config.go, configYAML), which can be
+// that of any user. Its errors name a line at most and quote nothing: such files contain tokens, and
+// errors are visible in logs and on the Node.
+func parseConfigFile(text []byte) (etcdSettings, error) {
+	if len(text) > maxYAMLSize {
+		return nil, errYAMLSize
+	}
+	var document yaml.Node // in this tree, an alias takes no more memory than its name
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		if line := regexp.MustCompile(`\bline (\d+)`).FindStringSubmatch(err.Error()); line != nil {
+			return nil, fmt.Errorf("it is not valid YAML, line %s", line[1])
+		}
+		return nil, errors.New("it is not valid YAML")
 	}
 	settings := etcdSettings{}
-	for name, value := range file {
-		section, isSection := value.(map[string]any)
-		prefix, isKnown := map[string]string{"client-transport-security": "", "peer-transport-security": "peer-"}[name]
-		if !isSection {
-			settings[name] = scalarText(value)
-		}
-		for inner, v := range section {
-			if isKnown {
-				settings[prefix+inner] = scalarText(v)
+	for _, root := range document.Content { // one, or none
+		others := settings.addYAML("", root)
+		for name, prefix := range map[string]string{"client-transport-security": "", "peer-transport-security": "peer-"} {
+			if section := others[name]; section != nil && settings.addYAML(prefix, section)["<<"] != nil {
+				return nil, errYAMLForm
 			}
+		}
+		if root.Kind != yaml.MappingNode || others["<<"] != nil {
+			return nil, errYAMLForm
 		}
 	}
 	return settings, nil
 }
 
-// scalarText returns a YAML value as a flag would have it.
-func scalarText(value any) string {
-	switch v := value.(type) {
-	case nil:
-		return ""
-	case []any:
-		parts := make([]string, 0, len(v))
-		for _, part := range v {
-			parts = append(parts, scalarText(part))
+// addYAML adds the scalars in a mapping, and returns its other values. No setting that Holdfast
+// uses is a list.
+func (s etcdSettings) addYAML(prefix string, mapping *yaml.Node) (others map[string]*yaml.Node) {
+	others = map[string]*yaml.Node{}
+	for i := 0; mapping.Kind == yaml.MappingNode && i < len(mapping.Content); i += 2 {
+		name, value := mapping.Content[i].Value, mapping.Content[i+1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
 		}
-		return strings.Join(parts, ",")
-	default:
-		return fmt.Sprint(v)
+		if value.Kind != yaml.ScalarNode {
+			others[name] = value
+		} else if value.ShortTag() != "!!null" {
+			s[prefix+name] = value.Value
+		}
 	}
+	return others
 }
 
 // loadSettings combines the sources as etcd does (etcdmain/config.go, parse). A configuration
@@ -200,69 +214,4 @@ func splitURLs(list string) []string {
 		}
 	}
 	return all
-}
-
-const (
-	// maxYAMLSize is the most YAML that is decoded, in bytes. Configurations and static pods
-	// of etcd have a few kibibytes, and a byte of YAML can take a hundred bytes of memory.
-	maxYAMLSize = 64 << 10
-	// maxExpandedSize is the largest document after all aliases are replaced, in bytes and
-	// nodes together. The decoded value has a copy for each alias, and 70 KB of text can
-	// refer to 60 KB three thousand times.
-	maxExpandedSize = 2 * maxYAMLSize
-	// maxYAMLDepth bounds the nesting. An anchor that contains itself has no end.
-	maxYAMLDepth = 100
-)
-
-var (
-	errYAMLSize  = errors.New("it is larger than 64 KiB")
-	errYAMLAlias = errors.New("it is nested too deeply, or too large after its aliases are replaced: " +
-		"replace the aliases by their values")
-	errYAMLForm = errors.New("its YAML does not have the expected form")
-)
-
-// decodeYAML decodes YAML from an untrusted source. Its errors name a line at most and quote
-// nothing: such files contain tokens, and errors are visible in logs and on the Node.
-func decodeYAML(text []byte, into any, opts ...yaml.JSONOpt) error {
-	if len(text) > maxYAMLSize {
-		return errYAMLSize
-	}
-	var document yamlv3.Node // in this tree, an alias takes no more memory than its name
-	if err := yamlv3.Unmarshal(text, &document); err != nil {
-		return yamlError(err)
-	}
-	if remainingSize(&document, maxExpandedSize, maxYAMLDepth) < 0 {
-		return errYAMLAlias
-	}
-	if yaml.Unmarshal(text, into, opts...) != nil {
-		return errYAMLForm
-	}
-	return nil
-}
-
-// remainingSize returns the rest of a size after a node is written out. It is negative if the
-// node is too large or too deep.
-func remainingSize(n *yamlv3.Node, rest, depth int) int {
-	if rest -= 1 + len(n.Value); depth == 0 {
-		return -1
-	}
-	if n.Kind == yamlv3.AliasNode {
-		return remainingSize(n.Alias, rest, depth-1)
-	}
-	for _, child := range n.Content {
-		if rest < 0 {
-			break
-		}
-		rest = remainingSize(child, rest, depth-1)
-	}
-	return rest
-}
-
-// yamlError keeps the line number of a parser's error, and drops the rest, which may quote
-// the text.
-func yamlError(err error) error {
-	if line := regexp.MustCompile(`\bline (\d+)`).FindStringSubmatch(err.Error()); line != nil {
-		return fmt.Errorf("it is not valid YAML, line %s", line[1])
-	}
-	return errors.New("it is not valid YAML")
 }

@@ -55,25 +55,39 @@ func FuzzConfigFile(f *testing.F) {
 	})
 }
 
-func TestDecodeYAML(t *testing.T) {
-	for name, c := range map[string]struct{ text, problem string }{
-		"nothing":              {"", ""},
-		"mapping":              {"a: b\n", ""},
-		"anchor":               {"x: &x {b: c}\na: *x\nd: {<<: *x}\n", ""},
-		"half a sequence":      {"a: [secret", "it is not valid YAML, line 1"},
-		"tab":                  {"a: b\n\tsecret: d\n", "it is not valid YAML, line 2"},
-		"null key":             {"a: b\n~: secret\n", errYAMLForm.Error()},
-		"list as a key":        {"? [secret]\n: b\n", errYAMLForm.Error()},
-		"no mapping":           {"secret\n", errYAMLForm.Error()},
-		"alias without anchor": {"a: *secret\n", "it is not valid YAML"},
-		"recursive anchor":     {"a: &a [*a]\n", errYAMLAlias.Error()},
-		"large with aliases":   {"a: &a " + strings.Repeat("x", 60<<10) + "\nb: [*a, *a, *a]\n", errYAMLAlias.Error()},
-		"large":                {strings.Repeat("# a comment\n", 6000), errYAMLSize.Error()},
-		"deep":                 {strings.Repeat("[", 200) + strings.Repeat("]", 200), errYAMLAlias.Error()},
+func TestParseConfigFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		text    string
+		want    etcdSettings
+		problem string
+	}{
+		"nothing": {"", etcdSettings{}, ""},
+		"values": {
+			"name: 1000000\ndata-dir: '/d'\nwal-dir: ~\nauto-tls:\nx: [1, {a: b}]\nname: 0x10\n",
+			etcdSettings{"name": "0x10", "data-dir": "/d"}, "",
+		},
+		"sections": {
+			"client-transport-security: {cert-file: /c}\npeer-transport-security:\n  cert-file: /p\nother: {cert-file: /o}\n",
+			etcdSettings{"cert-file": "/c", "peer-cert-file": "/p"}, "",
+		},
+		"no section": {"peer-transport-security: 3\n", etcdSettings{"peer-transport-security": "3"}, ""},
+		"anchors": {
+			"x: &x {key-file: /k}\na: &a b\nname: *a\nclient-transport-security: *x\n",
+			etcdSettings{"a": "b", "name": "b", "key-file": "/k"}, "",
+		},
+		"recursive anchor":     {"client-transport-security: &a {client-transport-security: *a}\n", etcdSettings{}, ""},
+		"merge":                {"x: &x {b: c}\n<<: *x\n", nil, errYAMLForm.Error()},
+		"merge in a section":   {"client-transport-security: &a {<<: *a}\n", nil, errYAMLForm.Error()},
+		"half a sequence":      {"a: [secret", nil, "it is not valid YAML, line 1"},
+		"tab":                  {"a: b\n\tsecret: d\n", nil, "it is not valid YAML, line 2"},
+		"no mapping":           {"secret\n", nil, errYAMLForm.Error()},
+		"alias without anchor": {"a: *secret\n", nil, "it is not valid YAML"},
+		"large":                {strings.Repeat("# a comment\n", 6000), nil, errYAMLSize.Error()},
+		"deep":                 {strings.Repeat("[", 200) + strings.Repeat("]", 200), nil, errYAMLForm.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var into map[string]any
-			err := decodeYAML([]byte(c.text), &into)
+			settings, err := parseConfigFile([]byte(c.text))
+			require.Equal(t, c.want, settings)
 			if c.problem == "" {
 				require.NoError(t, err)
 				return
@@ -83,25 +97,23 @@ func TestDecodeYAML(t *testing.T) {
 	}
 }
 
-// TestDecodeYAMLMemory decodes the texts that take the most memory for their size. The agent
-// has 128 MiB.
-func TestDecodeYAMLMemory(t *testing.T) {
+// TestConfigFileMemory reads the texts that take the most memory for their size. The agent has
+// 128 MiB.
+func TestConfigFileMemory(t *testing.T) {
 	many := func(text string, n int) string { return strings.Repeat(text, n) }
 	for name, text := range map[string]string{
-		"large anchor": "a: &a " + many("x", 60<<10) + "\nb: [" + many("*a,", 1000) + "]\n",
-		"nested anchors": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\n" +
-			"d: &d [*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d]\n",
-		"many entries":            "a: [" + many("a,", 32000) + "]\n",
-		"many mappings":           "a: [" + many("{a: },", 10000) + "]\n",
-		"aliases up to the limit": "a: &a [" + many("{},", 1000) + "]\nb: [" + many("*a,", 50) + "]\n",
-		"repeated key":            many("a: b\n", 13000),
+		"large anchor":  "a: &a " + many("x", 60<<10) + "\nb: [" + many("*a,", 1000) + "]\n",
+		"many aliases":  "a: &a b\n" + many("c: *a\n", 10000),
+		"many entries":  "a: [" + many("a,", 32000) + "]\n",
+		"many mappings": "a: [" + many("{a: },", 10000) + "]\n",
+		"repeated key":  many("a: b\n", 13000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			var into map[string]any
-			_ = decodeYAML([]byte(text), &into) // the result does not matter
+			_, err := parseConfigFile([]byte(text))
 			runtime.ReadMemStats(&after)
+			require.NoError(t, err)
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(48<<20), "for %d bytes", len(text))
 		})
 	}

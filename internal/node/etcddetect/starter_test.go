@@ -79,7 +79,10 @@ func TestStarters(t *testing.T) {
 			"/usr/lib/flatcar/etcd-wrapper $OPTS\nExecStartPre=-/usr/bin/docker rm -f e\n"+
 				"Environment=ETCD_DATA_DIR=/var/lib/etcd"), ""},
 		"container with a directory": {unit("etcd.service", "/usr/bin/docker run -v /data:/d etcd:v3.5 --data-dir=/d"), ""},
-		"variable with a directory":  {unit("etcd.service", "/usr/bin/etcd --data-dir=${D}\nEnvironment=D=/data"), ""},
+		"variable with a directory": {
+			unit("etcd.service", "/usr/bin/etcd --data-dir=${ETCD_DATA_DIR}\nEnvironment=ETCD_DATA_DIR=/data"), "",
+		},
+		"another variable": {unit("etcd.service", "/usr/bin/etcd --data-dir=${D}\nEnvironment=D=/data"), opaque},
 		"missing configuration file": {
 			unit("etcd.service", "/usr/bin/etcd --config-file=/etc/etcd.yml\nEnvironment=ETCD_DATA_DIR=/data"),
 			"systemd unit etcd.service (reading the configuration file /etc/etcd.yml: no such file or directory)" + opaque,
@@ -89,7 +92,7 @@ func TestStarters(t *testing.T) {
 			"/etc/etcd.yml", "name: a",
 		), opaque},
 		"variable with two values": {unit("etcd.service",
-			"/bin/sh -c 'D=/data/$(hostname); D=/data; etcd --data-dir=$D'"), opaque},
+			"/bin/sh -c 'DATA_DIR=/data/$(hostname); DATA_DIR=/data; etcd --data-dir=$DATA_DIR'"), opaque},
 		"image": {unit("my-etcdserver.service",
 			"/usr/bin/podman run -v x:/d quay.io/coreos/etcd:v3.5 --data-dir=/d"), opaque},
 		"static pod without data": {pod("etcd.yaml", "command: [etcd, --data-dir=/data/x]\n  hostPath: {path: /data}"), ""},

@@ -67,6 +67,8 @@ func stoppedWays() map[string]stoppedWay {
 		"unset configuration file": "/usr/bin/etcd --config-file ${FILE}",
 		"substitution":             "/bin/sh -c 'etcd --data-dir=$(cat /etc/dir)'",
 		"escaped blank":            `/usr/bin/etcd --data-dir=/data\x2fetcd`,
+		"colon":                    "/usr/bin/etcd --data-dir=/mnt/pci-0000:00:1f.2/etcd",
+		"comma":                    "/usr/bin/etcd --data-dir /mnt/a,b/etcd",
 		"relative directory":       "/usr/bin/etcd --data-dir=data",
 		"no directory":             "/usr/bin/etcd",
 		"chroot":                   "/usr/sbin/chroot /srv/root /usr/bin/etcd --data-dir /d",

@@ -328,55 +328,36 @@ var (
 	// placePattern matches the settings that lead to the data.
 	placePattern = regexp.MustCompile(
 		`(data-dir|DATA_DIR|config-file|--config|CONFIG_FILE)["']?[=:\s][ \t]*\\?["']*([^\s"'\\]*)(\\[^\n"'])?`)
-	// oneVariable matches a value that is one variable.
-	oneVariable = regexp.MustCompile(`^\$\$?\{?(\w+)\}?$`)
-	// assignPattern matches the name of a variable up to its value.
-	assignPattern = regexp.MustCompile(`\b(\w+)=\\?["']*`)
+	// placeVariable matches a value that is one variable with the name of such a setting.
+	placeVariable = regexp.MustCompile(`^\$\$?\{?(\w*(?:DATA_DIR|CONFIG_FILE))\}?$`)
 )
 
-// assignments returns the values of variables in a text, each once.
-func assignments(content string) map[string][]string {
-	values, seen := map[string][]string{}, map[string]bool{}
-	for _, at := range assignPattern.FindAllStringSubmatchIndex(content, -1) {
-		name, value := content[at[2]:at[3]], content[at[1]:min(at[1]+unix.PathMax, len(content))]
-		if end := strings.IndexAny(value, " \t\n\f\r\"'\\"); end >= 0 {
-			value = value[:end]
-		}
-		if value != "" && !seen[name+"="+value] {
-			values[name], seen[name+"="+value] = append(values[name], value), true
-		}
-	}
-	return values
-}
-
 // places returns the data directories that the texts set, by the host's paths. isCertain is false
-// if the data may be in another place.
+// if the data may be in another place, also if a path has a character that ends a mention, so that
+// it was not followed.
 func (t *texts) places(isHost func(dir string) bool) (dirs []string, isCertain bool) {
 	var all strings.Builder
 	for _, text := range t.all {
 		all.WriteString(text.content + "\n")
 	}
 	isCertain = len(t.unread) == 0
-	seen, assigned := map[string]bool{}, assignments(all.String())
+	seen := map[string]bool{}
 	for _, found := range placePattern.FindAllStringSubmatch(all.String(), -1) {
 		if seen[found[0]] {
 			continue
 		}
 		seen[found[0]] = true
-		values := []string{strings.TrimRight(found[2], ",]};)")}
-		if name := oneVariable.FindStringSubmatch(found[2]); name != nil {
-			if values = assigned[name[1]]; len(values) == 0 {
-				isCertain = false
-			}
+		variable := placeVariable.FindStringSubmatch(found[2])
+		if variable != nil && strings.Contains(all.String(), variable[1]+"=") {
+			continue // its own value is a place too
 		}
-		for _, value := range values {
-			at := t.hostPath(value)
-			isPath := path.IsAbs(at) && len(at) < unix.PathMax && isKnownText(value) && found[3] == ""
-			if !isPath || t.scan.foreignMount(at) != "" || !isHost(value) {
-				isCertain = false
-			} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
-				dirs = append(dirs, at)
-			}
+		value := strings.TrimRight(found[2], ",]};)")
+		at := t.hostPath(value)
+		isPath := path.IsAbs(at) && len(at) < unix.PathMax && isKnownText(value) && found[3] == ""
+		if !isPath || !t.seen[path.Clean(at)] || t.scan.foreignMount(at) != "" || !isHost(value) {
+			isCertain = false
+		} else if strings.HasSuffix(strings.ToLower(found[1]), "dir") {
+			dirs = append(dirs, at)
 		}
 	}
 	return dirs, isCertain

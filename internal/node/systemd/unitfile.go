@@ -71,15 +71,23 @@ func UnitFiles(root hostfs.Root, patterns []string) (files map[string][]string, 
 }
 
 // MountPoints returns the directories of the mounts that the host's administrator set, in
-// /etc/fstab or as units, without the root directory.
+// /etc/fstab or as units. A host without systemd makes no units of /etc/fstab, and systemd makes
+// them only when it starts or reloads.
 func MountPoints(root hostfs.Root) (dirs []string) {
 	for _, dir := range []string{"/etc/systemd/system", "/run/systemd/generator"} {
 		entries, _ := root.ReadDir(dir) // UnitFiles reports an error
 		for _, entry := range entries {
 			name, isMount := strings.CutSuffix(entry.Name(), ".mount")
-			if isMount && name != "-" && !isMasked(root, filepath.Join(dir, entry.Name())) {
+			if isMount && !isMasked(root, filepath.Join(dir, entry.Name())) {
 				dirs = append(dirs, unit.UnitNamePathUnescape(name))
 			}
+		}
+	}
+	table, _ := root.ReadFile("/etc/fstab") // its units remain
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 2 && !strings.HasPrefix(fields[0], "#") && path.IsAbs(fields[1]) {
+			dirs = append(dirs, path.Clean(hostfs.UnescapeMount(fields[1])))
 		}
 	}
 	return dirs

@@ -29,8 +29,7 @@ const (
 	// maxFileSize is the most that is read of a file, in bytes. Configurations have a few
 	// kibibytes, bundles of certificate authorities a few hundred.
 	maxFileSize = 1 << 20
-	// maxNames is the most names that are read of a directory, and the most paths that match a
-	// pattern. A directory of certificates has a few dozen.
+	// maxNames is the most paths that match a pattern. A directory of certificates has a few dozen.
 	maxNames = 4096
 	// maxTries is how often a path is opened if the kernel cannot rule out that a directory on
 	// it has moved (openat2(2), EAGAIN), and how often a directory is watched that seems to move.
@@ -102,21 +101,27 @@ func openStepwise(root *os.File, name string, flags int) (*os.File, error) {
 // ReadFile returns the content of a small regular file below the root.
 func (r Root) ReadFile(name string) ([]byte, error) { return readFile(r.Open(name)) }
 
-// ReadNames returns the sorted names in a directory below the root. On an error it returns the
-// names that were read before the error. It returns at most 4096 names, and no error if there are
-// more.
-func (r Root) ReadNames(dir string) ([]string, error) {
+// ReadNames returns the sorted names in a directory below the root that are wanted. It ends after
+// more than 4096 of them. A directory can have millions of others, which take no memory.
+func (r Root) ReadNames(dir string, isWanted func(name string) bool) ([]string, error) {
 	f, err := r.open(dir, os.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	names, err := f.Readdirnames(maxNames)
-	if errors.Is(err, io.EOF) {
-		err = nil
+	var all []string
+	for len(all) <= maxNames {
+		names, err := f.Readdirnames(maxNames)
+		all = append(all, slices.DeleteFunc(names, func(name string) bool { return !isWanted(name) })...)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	slices.Sort(names)
-	return names, err
+	slices.Sort(all)
+	return all, nil
 }
 
 // ReadDir returns the sorted entries of a directory below the root. A missing directory is
@@ -152,19 +157,18 @@ func (r Root) Glob(pattern string, isLeftOut func(name string) bool) ([]string, 
 	base := path.Base(pattern)
 	var all []string
 	for _, dir := range dirs {
-		entries, err := r.ReadDir(dir)
-		if err != nil {
-			return nil, err
+		names, err := r.ReadNames(dir, func(name string) bool {
+			hidden := strings.HasPrefix(name, ".") && !strings.HasPrefix(base, ".")
+			return !hidden && MatchesAny([]string{base}, name) && !isLeftOut(path.Join(dir, name))
+		})
+		if err != nil && !IsAbsent(err) {
+			return nil, fmt.Errorf("listing %s: %w", dir, Reason(err))
 		}
-		for _, entry := range entries {
-			hidden := strings.HasPrefix(entry.Name(), ".") && !strings.HasPrefix(base, ".")
-			at := path.Join(dir, entry.Name())
-			if hidden || !MatchesAny([]string{base}, entry.Name()) || isLeftOut(at) {
-				continue
-			}
-			if all = append(all, at); len(all) > maxNames {
-				return nil, fmt.Errorf("more than %d paths match", maxNames)
-			}
+		for _, name := range names {
+			all = append(all, path.Join(dir, name))
+		}
+		if len(all) > maxNames {
+			return nil, fmt.Errorf("more than %d paths match", maxNames)
 		}
 	}
 	return all, nil

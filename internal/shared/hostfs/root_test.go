@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -140,11 +141,37 @@ func TestOpen(t *testing.T) {
 	info, err := Root(root).Stat("/abs")
 	require.NoError(t, err)
 	require.True(t, info.IsDir())
-	names, err := Root(root).ReadNames("/up")
+	names, err := Root(root).ReadNames("/up", func(string) bool { return true })
 	require.NoError(t, err)
 	require.Equal(t, []string{"file"}, names)
 	_, err = Root(filepath.Join(root, "missing")).ReadFile("/a")
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestHugeDirectory: a pattern keeps no names in memory that it does not match. The agent has
+// 128 MiB, and /tmp can have millions of files.
+func TestHugeDirectory(t *testing.T) {
+	const count = 12_000
+	root := t.TempDir()
+	for i := range count {
+		require.NoError(t, os.Symlink("x", filepath.Join(root, fmt.Sprintf("%0200d", i))))
+	}
+	inUse := func() int64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	before, looked := inUse(), 0
+	all, err := Root(root).Glob("/*", func(string) bool {
+		if looked++; looked == count {
+			require.Less(t, inUse()-before, int64(2<<20), "bytes in use at the last name")
+		}
+		return true
+	})
+	require.NoError(t, err)
+	require.Empty(t, all)
+	require.Equal(t, count, looked)
 }
 
 // TestOpenRace replaces a directory by a link that leads out of the root, again and again, as
