@@ -130,6 +130,29 @@ func TestWarnings(t *testing.T) {
 	require.Len(t, seen, 15, "a kind of warning has no case")
 }
 
+// TestBornHeld: a policy holds a Node from its creation, and no agent has run on it since then.
+func TestBornHeld(t *testing.T) {
+	s := stateOf(quorumtest.Voters(3), 3)
+	born := held(time.Time{})
+	born.CreationTimestamp = metav1.NewTime(s.Now.Add(-time.Hour))
+	s.Nodes = append(s.Nodes, born)
+	status := report.NewStatus(s)
+	require.NotNil(t, status.Holds[0].Since)
+	require.Equal(t, born.CreationTimestamp.UTC(), *status.Holds[0].Since)
+	require.Equal(t, report.WarnLongHold, status.Warnings[0].Kind)
+	require.Contains(t, status.Warnings[0].Text, "node held has been held for 60m")
+}
+
+// TestUnreadableHold: Holdfast leaves such a Node alone, also if it is cordoned.
+func TestUnreadableHold(t *testing.T) {
+	s := stateOf(quorumtest.Voters(3), 3)
+	n := worker("broken")
+	n.Spec.Unschedulable = true
+	n.Annotations = map[string]string{readiness.HoldAnnotation: "{"}
+	s.Nodes = append(s.Nodes, n)
+	require.Equal(t, []report.HoldStatus{{Node: "broken", Reason: readiness.RecordUnreadable}}, report.NewStatus(s).Holds)
+}
+
 // TestNoAdviceAgainstData has member b, whose own agent finds its server or its data: no report
 // about another Node advises its removal.
 func TestNoAdviceAgainstData(t *testing.T) {
