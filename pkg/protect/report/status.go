@@ -76,7 +76,7 @@ type GrantStatus struct {
 	Node    string              `json:"node"`
 	NodeUID types.UID           `json:"nodeUID"`
 	Members []v1alpha1.MemberID `json:"members"`
-	// Doors are the open doors, the last opened one last. Since is when that was opened.
+	// Doors are the open doors, at least one, the last opened one last. Since is when that was opened.
 	Doors []DoorStatus `json:"doors"`
 	Since time.Time    `json:"since"`
 	// NodeExists reports whether the Node still exists.
@@ -168,7 +168,11 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 		Node: g.Node, NodeUID: g.NodeUID, Members: g.Members, Doors: []DoorStatus{},
 		Since: quorum.LastOpened(g).UTC(), NodeExists: n != nil && n.UID == g.NodeUID,
 	}
-	for _, d := range quorum.Doors(g) {
+	doors := quorum.Doors(g)
+	if len(doors) == 0 {
+		doors = append(doors, quorum.LastDoor(g))
+	}
+	for _, d := range doors {
 		shutWhen := words.ShutWhen(d.Kind)
 		if !status.NodeExists {
 			shutWhen = words.ShutWhen(quorum.DoorGone)
