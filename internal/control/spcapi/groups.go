@@ -3,6 +3,7 @@ package spcapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,13 @@ func (r *Publisher) publishGroups(ctx context.Context, nodes []*corev1.Node) err
 		return nil
 	}
 	return r.put(ctx, r.Name+GroupsSuffix, func(m *corev1.ConfigMap) error {
-		groups := spc.NodeGroups(r.index, r.result.Pools, nodes, decodeGroups(m))
+		before := decodeGroups(m)
+		for _, g := range before {
+			if r.result.Pools == nil && g.MaxSize != nil {
+				return errors.New("the SPC API responded with 404 for the node pools, which it has had; the last groups stay")
+			}
+		}
+		groups := spc.NodeGroups(r.index, r.result.Pools, nodes, before)
 		data, size := make(map[string]string, len(groups)), 0
 		for id, g := range groups {
 			text, err := encodeGroup(g)

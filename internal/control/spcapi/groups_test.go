@@ -85,6 +85,12 @@ func testGroups(t *testing.T, s *fixture) {
 	s.waitForRefresh(t)
 	require.Contains(t, s.status(t)["problem"], "responded with 500")
 	require.Equal(t, before, s.data(t, spcapi.GroupsSuffix))
+	s.failAt("/none", nil)
+	s.waitForRefresh(t)
+	s.failAt("/nodepools", spcserver.Failures()["404"]) // That of the API of 2016, which has no pools.
+	s.waitForRefresh(t)
+	require.Equal(t, before, s.data(t, spcapi.GroupsSuffix))
+	require.Contains(t, s.status(t)["problem"], "404")
 
 	stop()
 	s.failAt("/23391", spcserver.Failures()["500"])

@@ -128,6 +128,25 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
+// The API may refuse only the requests after that for the machines.
+func TestRetryAfterOfPools(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *fixture) {
+		s.failAt("/nodepools", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "1200")
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		s.lead(t, s.publisher(t))
+		attempted := s.status(t)["attempted"]
+		<-time.After(20 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, attempted, s.status(t)["attempted"])
+		require.Empty(t, s.published(t).Records)
+		<-time.After(2 * time.Minute)
+		synctest.Wait()
+		require.NotEqual(t, attempted, s.status(t)["attempted"])
+	})
+}
+
 // A new leader sends its first request no earlier than the previous leader would have.
 func TestNewLeaderKeepsInterval(t *testing.T) {
 	for name, c := range map[string]struct {

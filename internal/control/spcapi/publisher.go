@@ -94,15 +94,19 @@ func (r *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// nextPause returns the pause after a refresh that ended with err.
+// nextPause returns the pause after a refresh that ended with err. The API may have refused only the
+// requests for the pools or the cluster.
 func (r *Publisher) nextPause(err error) time.Duration {
+	pause, refused := wait.Jitter(refreshInterval, jitter), []error{r.result.PoolsErr, r.result.ClusterErr}
 	if err == nil {
 		r.retry.Reset()
-		return wait.Jitter(refreshInterval, jitter)
+	} else {
+		pause, refused = r.retry.Next(), []error{err}
 	}
-	pause := r.retry.Next()
-	if status := new(StatusError); errors.As(err, &status) && status.RetryAfter > pause {
-		pause = wait.Jitter(status.RetryAfter, jitter)
+	for _, err := range refused {
+		if status := new(StatusError); errors.As(err, &status) && status.RetryAfter > pause {
+			pause = wait.Jitter(status.RetryAfter, jitter)
+		}
 	}
 	return pause
 }

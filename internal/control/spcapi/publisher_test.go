@@ -35,6 +35,7 @@ func TestPublisher(t *testing.T) {
 		"parts":                      testParts,
 		"large inventory":            testLargeInventory,
 		"machine without a node":     testMachineWithoutNode,
+		"many problems":              testManyProblems,
 		"machine of an old list":     testMachineOfOldList,
 		"nodes without a machine":    testNodesWithoutMachine,
 		"list that is not published": testNotPublished,
@@ -268,6 +269,27 @@ func testMachineWithoutNode(t *testing.T, s *fixture) {
 	s.spc.SetNodes(up)
 	s.waitForRefresh(t)
 	require.Contains(t, scrape(t, s.metrics), "holdfast_spc_machines_never_nodes 0")
+}
+
+// More problems are found than one refresh may record. The next one records the others, the last of
+// which is the most dangerous.
+func testManyProblems(t *testing.T, s *fixture) {
+	long := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	records := []spc.Record{{PK: 1, InstanceID: "a", PrivateIP: "192.0.2.1", State: "running"}}
+	for i := range 12 {
+		records = append(records, spc.Record{
+			PK: int64(10 + i), InstanceID: fmt.Sprint("draft-", i), State: "draft", Created: long,
+		})
+	}
+	s.spc.SetNodes(records...)
+	s.addNode(t, "old-name", "192.0.2.1")
+	s.addNode(t, "new-name", "192.0.2.1")
+	s.lead(t, s.publisher(t))
+	require.Equal(t, 10, strings.Count(s.output.String(), "event on"))
+	s.waitForRefresh(t)
+	s.waitForRefresh(t)
+	require.Equal(t, 12, strings.Count(s.output.String(), "SPCMachineNeverNode"))
+	require.Equal(t, 1, strings.Count(s.output.String(), "SPCMachineDoubled"))
 }
 
 // A machine joins while the API cannot be read. The last list is older than its Node, so it does

@@ -118,14 +118,19 @@ func formatGroups(counts map[string]*spc.GroupCount) string {
 	return joinLines(rows)
 }
 
-// reportSummary records an event for each problem that the last summary did not have.
+// reportSummary records an event for each problem that has none yet. Beyond maxEvents, the next
+// summary records them.
 func (r *Publisher) reportSummary(ctx context.Context, c spc.Summary) {
-	found := map[string]bool{}
+	found, events := map[string]bool{}, 0
 	report := func(reason, message string) {
-		found[reason+message] = true
-		if !r.reported[reason+message] && len(found) <= maxEvents {
+		if !r.reported[reason+message] {
+			if events == maxEvents {
+				return
+			}
+			events++
 			r.recordEvent(reason, message)
 		}
+		found[reason+message] = true
 	}
 	for _, m := range c.MachinesWithoutNode {
 		report("SPCMachineNeverNode",

@@ -178,7 +178,12 @@ func (u *uninstaller) deleteRest(ctx context.Context) error {
 	if err := u.deleteObjects(ctx, last); err != nil {
 		return err
 	}
-	return u.waitGone(ctx, last, "see its status: kubectl get namespace "+guard.Namespace+" -o yaml")
+	var failed []error
+	for i := range last {
+		advice := fmt.Sprintf("see its status: kubectl get %s -o yaml", describe(&last[i]))
+		failed = append(failed, u.waitGone(ctx, last[i:i+1], advice))
+	}
+	return errors.Join(failed...)
 }
 
 // deleteGuardPods deletes the guard pods. The webhook, which does not run any more, has created

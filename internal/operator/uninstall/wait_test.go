@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -86,6 +87,34 @@ func TestWaitGone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDefinitionStays: the definition of EtcdClusters does not go, unlike the namespace. The error
+// has the command that shows why.
+func TestDefinitionStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kind := schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
+		mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{kind.GroupVersion(), {Version: "v1"}})
+		mapper.Add(kind, meta.RESTScopeRoot)
+		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, meta.RESTScopeRoot)
+		list := func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+			found := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "etcdclusters.holdfast.dev"}}
+			list.(*metav1.PartialObjectMetadataList).Items = []metav1.PartialObjectMetadata{found}
+			return nil
+		}
+		remove := func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil }
+		get := func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind() == kind {
+				return nil
+			}
+			return apierrors.NewNotFound(corev1.Resource("namespaces"), "holdfast-system")
+		}
+		c := fake.NewClientBuilder().WithRESTMapper(mapper).
+			WithInterceptorFuncs(interceptor.Funcs{List: list, Delete: remove, Get: get}).Build()
+		u := uninstaller{Options: Options{Client: c, Out: io.Discard, Timeout: time.Minute}}
+		require.ErrorContains(t, u.deleteRest(t.Context()),
+			"kubectl get customresourcedefinition.apiextensions.k8s.io/etcdclusters.holdfast.dev -o yaml")
+	})
 }
 
 // TestInterruptedClean: after Ctrl-C, also in the pause before an attempt, no Node is tried any

@@ -160,7 +160,7 @@ func (s State) drain(n *corev1.Node) Drain {
 	}
 	for i := range s.Clusters {
 		for _, g := range s.Clusters[i].Spec.Grants {
-			if g.NodeUID == n.UID {
+			if g.NodeUID == n.UID || g.Node == n.Name {
 				d.Grants = append(d.Grants, s.grantStatus(g))
 			}
 		}
@@ -296,7 +296,11 @@ func (d Drain) lines() []string {
 	lines := []string{"the node " + cmp.Or(d.Closed, "is open"), "guard pod: " + guardPod}
 	for _, g := range d.Grants {
 		for _, door := range g.Doors {
-			lines = append(lines, fmt.Sprintf("%s; its members count as lost until %s", door.line(), door.ShutWhen))
+			of := ""
+			if !g.NodeExists {
+				of = "of an earlier Node of this name: "
+			}
+			lines = append(lines, fmt.Sprintf("%s%s; its members count as lost until %s", of, door.line(), door.ShutWhen))
 		}
 	}
 	return lines

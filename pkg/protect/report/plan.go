@@ -93,9 +93,8 @@ func (s State) uniqueNodes(names []string) ([]string, error) {
 
 // sortByCost sorts Nodes by what their removal costs.
 func (s State) sortByCost(names []string, isReplaced bool) {
-	costs, crowds := map[string]int{}, map[string]int{}
+	costs, crowds := s.costs(), map[string]int{}
 	for _, name := range names {
-		costs[name] = s.cost(name)
 		if !isReplaced && costs[name] >= costHealthy {
 			crowds[name] = s.crowd(name)
 		}
@@ -109,28 +108,27 @@ func (s State) sortByCost(names []string, isReplaced bool) {
 // costHealthy is the cost of a Node with a healthy member.
 const costHealthy = 2
 
-// cost returns 0 for a Node without a member, 1 if no member is healthy, 3 if one leads its
+// costs returns the cost of each Node with a member: 1 if no member is healthy, 3 if one leads its
 // cluster, and costHealthy otherwise.
-func (s State) cost(name string) int {
-	cost := 0
+func (s State) costs() map[string]int {
+	costs := map[string]int{}
 	for i := range s.Clusters {
 		c := &s.Clusters[i]
 		for _, m := range quorum.Summarize(s.view(c)).Members {
 			isLeader := slices.ContainsFunc(observation.Accepted(c), func(o v1alpha1.Observation) bool {
 				return o.Leader == m.ID
 			})
+			cost := costHealthy
 			switch {
-			case m.Node != name:
 			case m.Count != quorum.CountsHealthy:
-				cost = max(cost, 1)
+				cost = 1
 			case isLeader:
 				cost = 3
-			default:
-				cost = max(cost, costHealthy)
 			}
+			costs[m.Node] = max(costs[m.Node], cost)
 		}
 	}
-	return cost
+	return costs
 }
 
 // step describes the removal of a Node that may go now.

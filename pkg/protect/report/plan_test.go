@@ -193,3 +193,22 @@ func TestPlanWithTwoClusters(t *testing.T) {
 	require.Equal(t, "no:  | w1=lost", order(p))
 	require.False(t, observation.IsBound(&s.Clusters[1], "ffffffff00000001"))
 }
+
+// TestPlanOfManyNodes: a person plans for all nodes of a pool. Twice as many nodes make about twice
+// as many allocations, and not four times.
+func TestPlanOfManyNodes(t *testing.T) {
+	allocations := func(workers int) float64 {
+		s := stateOf(quorumtest.Voters(3), 3)
+		names := []string{"w1"}
+		for i := range workers {
+			s.Nodes = append(s.Nodes, worker(fmt.Sprint("worker-", i)))
+			names = append(names, fmt.Sprint("worker-", i))
+		}
+		return testing.AllocsPerRun(1, func() {
+			p, err := report.NewPlan(s, names, true)
+			require.NoError(t, err)
+			require.Equal(t, quorum.Yes, p.Answer)
+		})
+	}
+	require.Less(t, allocations(80)/allocations(40), 3.0)
+}

@@ -76,7 +76,7 @@ type GrantStatus struct {
 	Node    string              `json:"node"`
 	NodeUID types.UID           `json:"nodeUID"`
 	Members []v1alpha1.MemberID `json:"members"`
-	// Doors are the open doors, the last opened one last. Since is when that was opened.
+	// Doors are the open doors, at least one, the last opened one last. Since is when that was opened.
 	Doors []DoorStatus `json:"doors"`
 	Since time.Time    `json:"since"`
 	// NodeExists reports whether the Node still exists.
@@ -92,10 +92,11 @@ type DoorStatus struct {
 	ShutWhen   string          `json:"shutWhen"`
 }
 
-// A HoldStatus describes a node that is kept closed until its network works.
+// A HoldStatus describes a node that is kept closed until its network works, or whose record of a
+// hold is unreadable: Holdfast leaves that node as it is.
 type HoldStatus struct {
 	Node string `json:"node"`
-	// Since is empty if the hold began with the creation of the Node and no agent has seen it yet.
+	// Since is empty if the record is unreadable.
 	Since  *time.Time `json:"since,omitempty"`
 	Reason string     `json:"reason"`
 	// Message is that of the condition NetworkHeld.
@@ -167,7 +168,11 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 		Node: g.Node, NodeUID: g.NodeUID, Members: g.Members, Doors: []DoorStatus{},
 		Since: quorum.LastOpened(g).UTC(), NodeExists: n != nil && n.UID == g.NodeUID,
 	}
-	for _, d := range quorum.Doors(g) {
+	doors := quorum.Doors(g)
+	if len(doors) == 0 {
+		doors = append(doors, quorum.LastDoor(g))
+	}
+	for _, d := range doors {
 		shutWhen := words.ShutWhen(d.Kind)
 		if !status.NodeExists {
 			shutWhen = words.ShutWhen(quorum.DoorGone)
@@ -180,13 +185,19 @@ func (s State) grantStatus(g v1alpha1.Grant) GrantStatus {
 }
 
 func holdStatus(n *corev1.Node) (h HoldStatus, isHeld bool) {
-	record, err := readiness.ParseRecord(n.Annotations[readiness.HoldAnnotation])
-	if err != nil || record.State != readiness.Held {
+	value, isRecorded := n.Annotations[readiness.HoldAnnotation]
+	record, err := readiness.ParseRecord(value)
+	switch {
+	case !isRecorded, err == nil && record.State != readiness.Held:
 		return HoldStatus{}, false
+	case err != nil:
+		return HoldStatus{Node: n.Name, Reason: readiness.RecordUnreadable}, true
+	case record.Since.IsZero(): // A policy has written the record when the Node was created.
+		record.Since = n.CreationTimestamp.UTC()
 	}
-	h = HoldStatus{Node: n.Name, Reason: printable.Line(string(record.Reason)), Release: readiness.ReleaseCommand(n)}
-	if !record.Since.IsZero() {
-		h.Since = &record.Since
+	h = HoldStatus{
+		Node: n.Name, Since: &record.Since, Reason: printable.Line(string(record.Reason)),
+		Release: readiness.ReleaseCommand(n),
 	}
 	if c := readiness.FindCondition(n, readiness.NetworkHeld); c != nil {
 		h.Reason, h.Message = printable.Line(c.Reason), printable.Line(c.Message)

@@ -130,6 +130,54 @@ func TestWarnings(t *testing.T) {
 	require.Len(t, seen, 15, "a kind of warning has no case")
 }
 
+// TestBornHeld: a policy holds a Node from its creation, and no agent has run on it since then.
+func TestBornHeld(t *testing.T) {
+	s := stateOf(quorumtest.Voters(3), 3)
+	born := held(time.Time{})
+	born.CreationTimestamp = metav1.NewTime(s.Now.Add(-time.Hour))
+	s.Nodes = append(s.Nodes, born)
+	status := report.NewStatus(s)
+	require.NotNil(t, status.Holds[0].Since)
+	require.Equal(t, born.CreationTimestamp.UTC(), *status.Holds[0].Since)
+	require.Equal(t, report.WarnLongHold, status.Warnings[0].Kind)
+	require.Contains(t, status.Warnings[0].Text, "node held has been held for 60m")
+}
+
+// TestUnreadableHold: Holdfast leaves such a Node alone, also if it is cordoned.
+func TestUnreadableHold(t *testing.T) {
+	s := stateOf(quorumtest.Voters(3), 3)
+	n := worker("broken")
+	n.Spec.Unschedulable = true
+	n.Annotations = map[string]string{readiness.HoldAnnotation: "{"}
+	s.Nodes = append(s.Nodes, n)
+	require.Equal(t, []report.HoldStatus{{Node: "broken", Reason: readiness.RecordUnreadable}}, report.NewStatus(s).Holds)
+}
+
+// TestGrantOfEarlierNode: the Node of a grant is gone. Another one may have its name, whose page has
+// the grant. Without one, no page exists.
+func TestGrantOfEarlierNode(t *testing.T) {
+	s := stateOf(quorumtest.Voters(5).Granted(4), 4)
+	s.Clusters[0].Spec.Grants[0].Delete.Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
+	var texts []string
+	for _, w := range report.NewStatus(s).Warnings {
+		if w.Kind == report.WarnOldGrant {
+			texts = append(texts, w.Text)
+		}
+	}
+	require.Len(t, texts, 1)
+	require.NotContains(t, texts[0], "kubectl holdfast why")
+	require.Contains(t, texts[0], "each of its members has left the member list")
+
+	again := node(4)
+	again.UID = "again"
+	s.Nodes = append(s.Nodes, again)
+	page, _ := report.NewPage(s, again.Name, report.Removal{Answer: quorum.Unknown})
+	require.Contains(t, page.Text(), "earlier Node of this name: the deletion by ")
+
+	s.Clusters[0].Spec.Grants[0].Delete = nil
+	require.Len(t, report.NewStatus(s).Clusters[0].Grants[0].Doors, 1, "a grant of an earlier version")
+}
+
 // TestNoAdviceAgainstData has member b, whose own agent finds its server or its data: no report
 // about another Node advises its removal.
 func TestNoAdviceAgainstData(t *testing.T) {

@@ -154,7 +154,7 @@ func (s State) clusterWarnings(c *v1alpha1.EtcdCluster, status ClusterStatus) []
 	for _, g := range status.Grants {
 		if s.Now.Sub(g.Since) > oldGrantAfter {
 			all = append(all, warningf(WarnOldGrant, id, "the grant for node %s in etcd cluster %s is %s old; "+
-				"its members count as lost until it ends: kubectl holdfast why %s", g.Node, id, Age(g.Since, s.Now), g.Node))
+				"its members count as lost until %s", g.Node, id, Age(g.Since, s.Now), g.Doors[len(g.Doors)-1].ShutWhen))
 		}
 	}
 	for _, condition := range c.Status.Conditions {

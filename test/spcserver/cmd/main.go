@@ -9,9 +9,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
-	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -21,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/spc"
 	"github.com/holdfast-dev/holdfast/test/spcserver"
 )
@@ -82,28 +82,26 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 }
 
 func serve(ctx context.Context, server *spcserver.Server, listen string, every time.Duration, out io.Writer) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	port := cli.Port{
+		Flag: "-listen", Address: listen, Handler: server, Drain: drainTime, Log: slog.New(slog.DiscardHandler),
+	}
+	listener, err := port.Listen(ctx)
 	if err != nil {
-		return fmt.Errorf("listening for -listen: %w", err)
+		return err
 	}
 	base := "http://" + listener.Addr().String()
 	fmt.Fprintf(out, "%s\ncurl -H 'Authorization: Bearer %s' %s/orgs/%s/clusters/%s/nodes\n",
 		base, server.Token, base, server.Organization, server.Cluster)
-	web := &http.Server{Handler: server, ReadHeaderTimeout: drainTime}
-	group, ctx := errgroup.WithContext(ctx)
+	group, serving := errgroup.WithContext(ctx)
+	group.Go(func() error { return port.Serve(serving, listener) })
 	group.Go(func() error {
-		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
+		advanceEvery(serving, server, every)
 		return nil
 	})
-	group.Go(func() error {
-		advanceEvery(ctx, server, every)
-		budget, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-		defer cancel()
-		return web.Shutdown(budget)
-	})
-	return group.Wait()
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // advanceEvery advances the machines until the context ends.

@@ -41,7 +41,7 @@ func TestRun(t *testing.T) {
 
 func TestInvalidFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"-form=4": "choose 0 to 3", "-fail=often": "-help lists all", "-listen=nowhere:0:0": "listening for -listen",
+		"-form=4": "choose 0 to 3", "-fail=often": "-help lists all", "-listen=nowhere:0:0": "listening on -listen",
 		"-nonsense": "not defined",
 	} {
 		require.ErrorContains(t, run(t.Context(), []string{args}, io.Discard), want)
