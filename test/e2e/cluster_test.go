@@ -148,8 +148,20 @@ func (c *kindCluster) loadImages(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "Dockerfile"),
 			[]byte("FROM scratch\nCOPY echo /echo\nENTRYPOINT [\"/echo\"]\n"), 0o600))
 	c.run(t, "env", "DOCKER_BUILDKIT=0", "docker", "build", "-q", "-t", "holdfast-e2e-echo:v1", dir)
-	c.run(t, c.tool("kind"), "load", "docker-image", "holdfast-agent:v0.1.0", "holdfast-webhook:v0.1.0",
-		"kubectl-holdfast:v0.1.0", "holdfast-e2e-echo:v1", "--name", c.name)
+	version := c.version(t)
+	c.run(t, c.tool("kind"), "load", "docker-image", "holdfast-agent:"+version, "holdfast-webhook:"+version,
+		"kubectl-holdfast:"+version, "holdfast-e2e-echo:v1", "--name", c.name)
+}
+
+// version returns the tag of the images that the manifests and the chart name.
+func (c *kindCluster) version(t *testing.T) string {
+	t.Helper()
+	chart, err := os.ReadFile(filepath.Join(c.root, "charts/holdfast/Chart.yaml"))
+	require.NoError(t, err)
+	_, version, found := strings.Cut(string(chart), "\nappVersion: ")
+	require.True(t, found)
+	version, _, _ = strings.Cut(version, "\n")
+	return version
 }
 
 // worker returns the name of a worker, starting at 1.

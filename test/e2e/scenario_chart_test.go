@@ -31,12 +31,13 @@ func scenarioChart(t *testing.T, c *kindCluster) {
 	before, etcd := c.webhook(t), c.etcdCluster(t)
 
 	c.whileProtected(t, func() {
-		c.helm(t, "upgrade", "holdfast", chart, "--plain-http", "--reset-values",
-			"--set", "drains.enabled=false,uninstall.enabled=true")
+		// Without --version, helm takes no release candidate.
+		c.helm(t, "upgrade", "holdfast", chart, "--version", strings.TrimPrefix(c.version(t), "v"), "--plain-http",
+			"--reset-values", "--set", "drains.enabled=false,uninstall.enabled=true")
 	})
 	upgraded := c.webhook(t)
 	require.Contains(t, upgraded, "--guard-drains=false")
-	require.Contains(t, upgraded, "holdfast-webhook:v0.1.0")
+	require.Contains(t, upgraded, "holdfast-webhook:"+c.version(t))
 	c.waitForWebhook(t)
 	c.requireSameMembers(t, etcd)
 
