@@ -91,7 +91,8 @@ const (
 	nextEntry    = "next-ca"
 )
 
-// parseSecret parses the Secret's data. Unusable entries will be replaced, and others removed.
+// parseSecret parses the Secret's data. Unusable authorities will be replaced, and other entries
+// stay.
 func parseSecret(data map[string][]byte) authorities {
 	current, currentErr := parseAuthority(data, currentEntry)
 	next, nextErr := parseAuthority(data, nextEntry)

@@ -3,6 +3,7 @@ package servingcert
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -168,11 +169,19 @@ func (o Options) writeBundle(
 	return nil
 }
 
-// writeSecret creates the Secret or replaces its content.
-func (o Options) writeSecret(ctx context.Context, secret *corev1.Secret, content authorities) (err error) {
-	if secret.Data, err = content.encode(); err != nil {
+// writeSecret creates the Secret or replaces its authorities. Other entries stay: the type of a
+// Secret that another client has created may require them.
+func (o Options) writeSecret(ctx context.Context, secret *corev1.Secret, content authorities) error {
+	data, err := content.encode()
+	if err != nil {
 		return err
 	}
+	for _, entry := range []string{currentEntry, nextEntry} {
+		delete(secret.Data, entry+".crt")
+		delete(secret.Data, entry+".key")
+	}
+	maps.Copy(data, secret.Data)
+	secret.Data = data
 	if secret.ResourceVersion != "" {
 		err = o.Client.Update(ctx, secret)
 	} else {

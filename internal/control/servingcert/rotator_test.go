@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -72,6 +74,18 @@ func TestRotator(t *testing.T) {
 		require.ErrorContains(t, err, "no webhook is configured")
 		f.createConfiguration(t)
 		require.Eventually(t, allReady(rotators), waitTime, 20*time.Millisecond)
+	})
+
+	t.Run("Secret of another type", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, server, "other-type")
+		f.createConfiguration(t)
+		theirs := map[string][]byte{"tls.crt": []byte("a"), "tls.key": []byte("b")}
+		require.NoError(t, f.client.Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: f.name, Name: secretName}, Type: corev1.SecretTypeTLS, Data: theirs,
+		}))
+		require.Eventually(t, allReady(f.start(t, 1, testPolicy())), waitTime, 20*time.Millisecond)
+		require.Subset(t, f.secret(t).Data, theirs, "its type requires these entries")
 	})
 
 	// TestSimulation also deletes the Secret, and has many rotations.
