@@ -131,11 +131,9 @@ func formatPlan(p report.Plan) string {
 	switch {
 	case len(p.Stopped) > 0:
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
-		own, common := foldRefusals(p.Stopped)
-		for _, r := range own {
+		for _, r := range p.Stopped {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
-		text.WriteString(common)
 	case len(p.Steps) > 1:
 		text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
 	}
