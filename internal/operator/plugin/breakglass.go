@@ -61,7 +61,7 @@ permission to patch nodes.`,
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --and-delete
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.complete(nodeNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		PreRunE:           b.checkFlags,
 		RunE:              s.connected(b.run),
 	}

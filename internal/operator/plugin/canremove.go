@@ -73,7 +73,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	c := &canRemoveRun{session: s}
 	command := &cobra.Command{
 		Use: "can-remove NODE...", Short: "Ask whether nodes may be removed now (exit code 0 yes, 1 no, 2 unknown)",
-		Long: canRemoveHelp, ValidArgsFunction: s.complete(nodeNames, false),
+		Long: canRemoveHelp, ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Before a machine is terminated
   kubectl holdfast can-remove etcd-1 --wait --timeout=15m && kubectl delete node etcd-1
   # For programs

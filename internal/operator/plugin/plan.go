@@ -42,7 +42,7 @@ func (s *session) planCommand() *cobra.Command {
 	p := &planRun{session: s}
 	command := &cobra.Command{
 		Use: "plan (NODE... | -l SELECTOR)", Short: "Plan a safe order to replace or remove nodes", Long: planHelp,
-		ValidArgsFunction: s.complete(nodeNames, false),
+		ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Replace the nodes with etcd one after the other
   kubectl holdfast plan -l holdfast.dev/etcd-member=true
   # Shrink the cluster

@@ -49,7 +49,7 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
   kubectl holdfast settle UID                # the grants of the Node with this UID, which may be gone
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
-		ValidArgsFunction: s.complete(grantNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		RunE: s.connected(func(ctx context.Context, args []string) error {
 			return s.settle(ctx, args[0], timeout)
 		}),

@@ -46,7 +46,7 @@ func (s *session) whatIfCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "what-if (--zone ZONE | NODE... | -l SELECTOR)",
 		Short: "Ask whether quorum survives the loss of nodes (exit code 0 yes, 1 no, 2 unknown)",
-		Long:  whatIfHelp, ValidArgsFunction: s.complete(nodeNames, false),
+		Long:  whatIfHelp, ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Before work on a zone
   kubectl holdfast what-if --zone eu-central-1a
   # Before work on a rack
