@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
@@ -124,10 +125,7 @@ func formatWhatIf(r report.WhatIf, now time.Time) string {
 
 // whatIfTitle states the answer. It names the nodes unless they are many.
 func whatIfTitle(r report.WhatIf) string {
-	what := strings.Join(r.Nodes, ", ")
-	if len(r.Nodes) > 8 {
-		what = strings.Join(r.Nodes[:8], ", ") + fmt.Sprintf(" and %d more", len(r.Nodes)-8)
-	}
+	what := strings.Join(printable.First(r.Nodes, 8), ", ")
 	if r.Zone != "" {
 		what = fmt.Sprintf("zone %s (%s)", r.Zone, what)
 	}
