@@ -137,8 +137,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// kubectl returns the beginning of the commands in a script: kubectl with the flags that selected
-// the cluster and the user. A token is not repeated.
+// kubectl returns the beginning of commands for this cluster: kubectl with the flags that selected
+// it and the user. A token is not repeated.
 func (s *session) kubectl() string {
 	command := "kubectl"
 	for _, name := range []string{
