@@ -5,13 +5,19 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -41,7 +47,7 @@ func status(t *testing.T, c *reviewedCluster) {
 	for _, args := range [][]string{{"status"}, {"status", "--watch"}} {
 		denied := runPlugin(t.Context(), append([]string{"--kubeconfig=" + path}, args...)...)
 		require.Equal(t, 1, denied.code)
-		require.Contains(t, denied.errOut, "you need the verb list, and watch for --watch")
+		require.Contains(t, denied.errOut, "you need the verb list")
 	}
 	require.Equal(t, 2, c.run("status", "w1").code, "status takes no argument")
 
@@ -52,16 +58,33 @@ func status(t *testing.T, c *reviewedCluster) {
 	require.NotContains(t, (<-answered).out, "cannot see etcd cluster")
 }
 
+// statusWatch watches through a proxy, which fails for a while.
 func statusWatch(t *testing.T, c *reviewedCluster) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	out, printed := io.Pipe()
-	context.AfterFunc(ctx, func() { _ = out.Close() }) // the command and the test wait no longer
+	errOut, failed := io.Pipe()
+	context.AfterFunc(ctx, func() { // the command and the test wait no longer
+		_, _ = out.Close(), errOut.Close()
+	})
+	var isDown atomic.Bool
+	target, err := url.Parse(c.server.Admin().Host)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport, err = rest.TransportFor(c.server.Admin())
+	require.NoError(t, err)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isDown.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer web.Close()
 	code := make(chan int)
 	go func() {
-		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: io.Discard}
-		args := []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch", "-o", "yaml"}
-		code <- Execute(ctx, streams, "v0.1.0", args)
+		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: failed}
+		code <- Execute(ctx, streams, "v0.1.0", []string{"--server=" + web.URL, "status", "--watch", "-o", "yaml"})
 	}()
 	lines, all := bufio.NewScanner(out), ""
 	wait := func(text string) {
@@ -76,7 +99,13 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	c.setHealth(2, false)
 	wait("NotConfirmed")
 	require.Contains(t, all, "\n---\n", "each status is a document")
+	isDown.Store(true)
 	c.withoutAgents()
+	text, err := bufio.NewReader(errOut).ReadString('\n')
+	require.NoError(t, err, "what is shown is not the present state, and nothing reports that")
+	require.Contains(t, text, "; trying again")
+	isDown.Store(false)
+	go func() { _, _ = io.Copy(io.Discard, errOut) }()
 	wait("CannotSee")
 	cancel()
 	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")

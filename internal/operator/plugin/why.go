@@ -28,7 +28,7 @@ func (s *session) whyCommand() *cobra.Command {
 
 func (s *session) why(ctx context.Context, nodes []string) error {
 	removal := (&canRemoveRun{session: s}).poll(ctx, nodes)[0]
-	state, err := s.readState(ctx, s.kube)
+	state, err := s.readState(ctx)
 	if err != nil {
 		return err
 	}
