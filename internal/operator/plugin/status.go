@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
@@ -70,7 +69,7 @@ func (s *session) status(ctx context.Context) error {
 
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
-	return format.write(out, status, formatStatus(status, state))
+	return format.write(out, status, formatStatus(status, state.Now))
 }
 
 // watchStatus prints the status when it has changed, until the context ends, which is no error. It
@@ -110,11 +109,11 @@ func (s *session) watchStatus(ctx context.Context) error {
 	}
 }
 
-// formatStatus returns the status of a state for people. An empty line separates its tables.
-func formatStatus(status report.Status, state report.State) string {
+// formatStatus returns the status for people. An empty line separates its tables.
+func formatStatus(status report.Status, now time.Time) string {
 	var text strings.Builder
 	if len(status.Clusters) == 0 {
-		fmt.Fprintln(&text, describeNoClusters(state.Nodes))
+		fmt.Fprintln(&text, "There is no EtcdCluster. If etcd was found on a node, a warning below tells more.")
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
@@ -141,14 +140,14 @@ func formatStatus(status report.Status, state report.State) string {
 			})
 		}
 		for _, g := range c.Grants {
-			grants = append(grants, doorRows(c, g, state.Now)...)
+			grants = append(grants, doorRows(c, g, now)...)
 		}
 	}
 	holds := [][]string{{"HELD NODE", "AGE", "REASON", "TO RELEASE BY HAND"}}
 	for _, h := range status.Holds {
 		age := "-"
 		if h.Since != nil {
-			age = report.Age(*h.Since, state.Now)
+			age = report.Age(*h.Since, now)
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
@@ -166,29 +165,6 @@ func formatStatus(status report.Status, state report.State) string {
 		fmt.Fprintf(&text, "- %s: %s\n", warning.Kind, warning.Text)
 	}
 	return text.String()
-}
-
-// describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
-// Node at once. The leader of the webhook creates an EtcdCluster when a Node announces a member,
-// which requires that a server has identified itself.
-func describeNoClusters(nodes []corev1.Node) string {
-	var found []string
-	missing := "no server has identified itself"
-	for i := range nodes {
-		n := &nodes[i]
-		if !observation.IsLabelled(n) {
-			continue
-		}
-		found = append(found, n.Name)
-		if n.Annotations[observation.AnnouncementAnnotation] != "" {
-			missing = "the webhook has not created an EtcdCluster yet"
-		}
-	}
-	if len(found) == 0 {
-		return "No agent has found etcd on a node."
-	}
-	return fmt.Sprintf("etcd was found on %s, but %s: kubectl holdfast why %s",
-		observation.Plural(len(found), "node"), missing, slices.Min(found))
 }
 
 func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {
