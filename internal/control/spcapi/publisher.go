@@ -94,8 +94,8 @@ func (r *Publisher) Run(ctx context.Context) error {
 	}
 }
 
-// nextPause returns the pause after a refresh that ended with err. The API may have refused only the
-// requests for the pools or the cluster.
+// nextPause returns the pause after a refresh that ended with err. Without an error, the API may
+// have refused the requests for the pools or the cluster.
 func (r *Publisher) nextPause(err error) time.Duration {
 	pause, refused := wait.Jitter(refreshInterval, jitter), []error{r.result.PoolsErr, r.result.ClusterErr}
 	if err == nil {

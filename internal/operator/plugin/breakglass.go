@@ -61,7 +61,7 @@ permission to patch nodes.`,
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --and-delete
   kubectl holdfast break-glass etcd-2 --reason "machine burnt" --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.complete(nodeNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		PreRunE:           b.checkFlags,
 		RunE:              s.connected(b.run),
 	}
@@ -179,7 +179,7 @@ func (b *breakGlassRun) write(ctx context.Context) error {
 		fmt.Fprintln(b.Out, "a drain that waits goes on by itself")
 		return nil
 	case !b.andDelete:
-		fmt.Fprintf(b.Out, "to delete it: kubectl delete node %s\n", name)
+		fmt.Fprintf(b.Out, "to delete it: %s delete node %s\n", b.kubectl(), name)
 		return nil
 	}
 	err := b.deleteNode(ctx)
@@ -187,8 +187,8 @@ func (b *breakGlassRun) write(ctx context.Context) error {
 		err = b.deleteUnrecorded(ctx, err)
 	}
 	if err != nil {
-		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: kubectl delete node %s",
-			err, name)
+		return fmt.Errorf("deleting the node: %w\nthe override stays in effect; to delete the node: %s delete node %s",
+			err, b.kubectl(), name)
 	}
 	fmt.Fprintf(b.Out, "node %s: deleted\n", name)
 	return nil

@@ -20,7 +20,7 @@ const (
 	// retryUnknown is how long can-remove asks again without --wait if the answer is unknown: between
 	// a probe request and the answers of the agents, a dry run sees nothing.
 	retryUnknown, retryInterval = 4 * time.Second, 500 * time.Millisecond
-	// waitInterval is how often can-remove --wait asks.
+	// waitInterval is how often can-remove --wait asks, and status --watch reads.
 	waitInterval = 2 * time.Second
 	// progressInterval is how often can-remove --wait repeats an answer that has not changed.
 	progressInterval = 30 * time.Second
@@ -73,7 +73,7 @@ func (s *session) canRemoveCommand() *cobra.Command {
 	c := &canRemoveRun{session: s}
 	command := &cobra.Command{
 		Use: "can-remove NODE...", Short: "Ask whether nodes may be removed now (exit code 0 yes, 1 no, 2 unknown)",
-		Long: canRemoveHelp, ValidArgsFunction: s.complete(nodeNames, false),
+		Long: canRemoveHelp, ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Before a machine is terminated
   kubectl holdfast can-remove etcd-1 --wait --timeout=15m && kubectl delete node etcd-1
   # For programs
@@ -176,8 +176,7 @@ func (r canRemoveReport) text() string {
 		rows, names = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)}), append(names, n.Node)
 	}
 	text := formatTable(rows)
-	own, common := foldRefusals(r.Nodes)
-	for _, n := range own {
+	for _, n := range r.Nodes {
 		for _, line := range append([]string{n.Message}, n.Warnings...) {
 			if line != "" {
 				text += fmt.Sprintf("\n%s: %s\n", n.Node, line)
@@ -185,7 +184,7 @@ func (r canRemoveReport) text() string {
 		}
 	}
 	if len(names) > 1 {
-		text += common + "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
+		text += "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
 			strings.Join(names, " ") + "\n"
 	}
 	return text

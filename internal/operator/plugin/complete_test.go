@@ -13,9 +13,9 @@ func testNameCompletion(t *testing.T, f *changeFixture) {
 		args []string
 		want string
 	}{
-		"nodes":            {[]string{"release", "settle-"}, "settle-1\n:4\n"},
-		"second argument":  {[]string{"release", "settle-1", ""}, ":4\n"},
-		"clusters, grants": {[]string{"settle", ""}, "c1\nc2\nc3\nc4\nsettle-1\nsettle-2\nsettle-3\nsettle-4\n:4\n"},
+		"nodes":           {[]string{"release", "settle-"}, "settle-1\n:4\n"},
+		"second argument": {[]string{"release", "settle-1", ""}, ":4\n"},
+		"several nodes":   {[]string{"can-remove", "settle-1", "settle-"}, ":4\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"__complete", "--kubeconfig=" + f.kubeconfigs[reader]}, test.args...)

@@ -32,7 +32,7 @@ Needs the permission to patch nodes.`,
 		Example: `  kubectl holdfast hold worker-4 --reason "waiting for a new NIC"
   kubectl holdfast hold worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.complete(nodeNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		RunE: s.connected(func(ctx context.Context, args []string) error {
 			plan := func(n *corev1.Node) (nodeChange, error) { return planHold(n, reason), nil }
 			return s.changeNode(ctx, args[0], plan)

@@ -42,7 +42,7 @@ func (s *session) planCommand() *cobra.Command {
 	p := &planRun{session: s}
 	command := &cobra.Command{
 		Use: "plan (NODE... | -l SELECTOR)", Short: "Plan a safe order to replace or remove nodes", Long: planHelp,
-		ValidArgsFunction: s.complete(nodeNames, false),
+		ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Replace the nodes with etcd one after the other
   kubectl holdfast plan -l holdfast.dev/etcd-member=true
   # Shrink the cluster
@@ -78,7 +78,7 @@ func (p *planRun) answer(ctx context.Context, names []string) (quorum.Answer, er
 	if err != nil {
 		return quorum.Unknown, err
 	}
-	return plan.Answer, p.format.write(p.Out, plan, formatPlan(plan))
+	return plan.Answer, p.format.write(p.Out, plan, formatPlan(plan, p.kubectl()))
 }
 
 // A nodeSelection is the Nodes that a command line names, or selects by the expression of -l.
@@ -114,11 +114,12 @@ func (n *nodeSelection) names(nodes []corev1.Node, names []string) ([]string, er
 	return names, nil
 }
 
-func formatPlan(p report.Plan) string {
+// formatPlan returns a plan for people. Its commands begin with this text for kubectl.
+func formatPlan(p report.Plan, kubectl string) string {
 	var text strings.Builder
 	for i, step := range p.Steps {
-		fmt.Fprintf(&text, "%d. kubectl drain %s --ignore-daemonsets, kubectl delete node %s, "+
-			"and then end its machine\n", i+1, step.Node, step.Node)
+		fmt.Fprintf(&text, "%d. %s drain %s --ignore-daemonsets, %s delete node %s, and then end its machine\n",
+			i+1, kubectl, step.Node, kubectl, step.Node)
 		for _, line := range append(strings.Split(step.Message, "\n"), step.Warnings...) {
 			if line != "" {
 				fmt.Fprintf(&text, "   %s\n", line)
@@ -131,11 +132,9 @@ func formatPlan(p report.Plan) string {
 	switch {
 	case len(p.Stopped) > 0:
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
-		own, common := foldRefusals(p.Stopped)
-		for _, r := range own {
+		for _, r := range p.Stopped {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
-		text.WriteString(common)
 	case len(p.Steps) > 1:
 		text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
 	}

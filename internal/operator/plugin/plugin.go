@@ -80,21 +80,10 @@ kubectl commands instead (uninstall: what it would do).`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
 	s.flags.AddFlags(root.PersistentFlags())
 	s.root = root
-	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.whatIfCommand(), s.planCommand(),
-		s.versionCommand(version))
+	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.whatIfCommand(), s.planCommand())
 	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
 		s.uninstallCommand())
 	return root
-}
-
-func (s *session) versionCommand(version string) *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version of the plugin", Args: noArguments,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(s.Out, version)
-			return err
-		},
-	}
 }
 
 func noArguments(command *cobra.Command, args []string) error {
@@ -148,8 +137,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// kubectl returns the beginning of the commands in a script: kubectl with the flags that selected
-// the cluster and the user. A token is not repeated.
+// kubectl returns the beginning of commands for this cluster: kubectl with the flags that selected
+// it and the user. A token is not repeated.
 func (s *session) kubectl() string {
 	command := "kubectl"
 	for _, name := range []string{

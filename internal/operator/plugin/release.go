@@ -36,7 +36,7 @@ Needs the permission to patch nodes, and nodes/status for the condition.`,
 		Example: `  kubectl holdfast release worker-4
   kubectl holdfast release worker-4 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("node"),
-		ValidArgsFunction: s.complete(nodeNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		RunE: s.connected(func(ctx context.Context, args []string) error {
 			return s.changeNode(ctx, args[0], planRelease)
 		}),

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +21,7 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
 // readTimeout limits one read while settle waits.
@@ -49,7 +49,7 @@ Needs the permission to patch etcdclusters.holdfast.dev.`,
   kubectl holdfast settle UID                # the grants of the Node with this UID, which may be gone
   kubectl holdfast settle etcd-2 --dry-run   # the kubectl commands`,
 		Args:              oneArgument("cluster or node"),
-		ValidArgsFunction: s.complete(grantNames, true),
+		ValidArgsFunction: s.completeNodes(true),
 		RunE: s.connected(func(ctx context.Context, args []string) error {
 			return s.settle(ctx, args[0], timeout)
 		}),
@@ -158,21 +158,19 @@ func checkCanSettle(grants []clusterGrant, name string, now time.Time) error {
 }
 
 func formatGrants(grants []clusterGrant, now time.Time) string {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CLUSTER\tNODE\tUID\tMEMBERS\tOPEN DOORS\tAGE\tNOT BEFORE\tTHE NODE NOW")
+	rows := [][]string{{"CLUSTER", "NODE", "UID", "MEMBERS", "OPEN DOORS", "AGE", "THE NODE NOW"}}
 	for _, g := range grants {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.cluster.Name, g.Node, g.NodeUID,
-			observation.JoinIDs(g.Members, ","), g.openDoors(), duration.HumanDuration(now.Sub(quorum.LastOpened(g.Grant).Time)),
-			quorum.LastOpened(g.Grant).Add(quorum.ResolveByHandAfter).UTC().Format(time.RFC3339), g.nodeNow())
+		rows = append(rows, []string{
+			g.cluster.Name, g.Node, string(g.NodeUID), observation.JoinIDs(g.Members, ","), g.openDoors(),
+			report.Age(quorum.LastOpened(g.Grant).Time, now), g.nodeNow(),
+		})
 	}
-	_ = w.Flush() // a strings.Builder returns no error
-	return text.String()
+	return formatTable(rows)
 }
 
 func (g clusterGrant) openDoors() string {
 	return printable.Join(quorum.Doors(g.Grant), ", ", func(d quorum.OpenDoor) string {
-		text := fmt.Sprintf("%s by %s", d.Kind, cmp.Or(d.User, "no request"))
+		text := fmt.Sprintf("%s by %s", d.Kind, cmp.Or(printable.Line(d.User), "no request"))
 		if d.BreakGlass {
 			text += " (break-glass)"
 		}
@@ -219,14 +217,14 @@ func (s *session) settleGrant(ctx context.Context, g clusterGrant, timeout time.
 		failed = s.kube.Get(reading, client.ObjectKeyFromObject(target), target)
 		return failed == nil && target.Annotations[quorum.ResolveAnnotation] != string(g.NodeUID), nil
 	})
-	switch {
-	case failed != nil:
-		return fmt.Errorf("waiting for the webhook: %w", failed)
-	case wait.Interrupted(err) && ctx.Err() == nil:
-		return fmt.Errorf("the webhook has not settled the grant for node %s within %s; it does so when it runs again: "+
-			"kubectl -n holdfast-system get pods", g.Node, timeout)
+	if failed == nil && ctx.Err() == nil && err != nil {
+		err = fmt.Errorf("the time is up (%s)", timeout)
+	}
+	switch err = cmp.Or(failed, err); {
 	case err != nil:
-		return fmt.Errorf("waiting for the webhook: %w", err)
+		return fmt.Errorf("the webhook has not settled the grant for node %s: %w\nit does so when it runs (kubectl -n "+
+			"holdfast-system get pods); to prevent that: %s annotate etcdcluster %s %s-",
+			g.Node, err, s.kubectl(), target.Name, quorum.ResolveAnnotation)
 	case slices.ContainsFunc(target.Spec.Grants, isOpen):
 		return fmt.Errorf("the webhook has not settled the grant for node %s: it has known it for less than %s, or the "+
 			"deletion was allowed again; see kubectl get events -A --field-selector reason=GrantTooYoung; check the node, "+

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,8 +59,9 @@ func settleWithLeader(t *testing.T, c *reviewedCluster) {
 	require.Empty(t, f.Cluster().Spec.Grants)
 }
 
-// TestSettleWait: Ctrl-C during the wait is no limit of time that has passed, and one failed read
-// does not end the wait.
+// TestSettleWait: Ctrl-C during the wait is no limit of time that has passed. The webhook still
+// ends the grant, so the error has the command that prevents it. One failed read does not end the
+// wait.
 func TestSettleWait(t *testing.T) {
 	for name, want := range map[string]error{"interrupted": context.Canceled, "one failed read": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -88,10 +90,12 @@ func TestSettleWait(t *testing.T) {
 					}}).Build()
 				cluster := &v1alpha1.EtcdCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}}
 				g := clusterGrant{Grant: v1alpha1.Grant{Node: "w1", NodeUID: "u1"}, cluster: cluster}
-				err := (&session{kube: kube, Streams: Streams{Out: io.Discard}}).settleGrant(ctx, g, time.Hour)
+				s := &session{kube: kube, Streams: Streams{Out: io.Discard}, root: &cobra.Command{}}
+				err := s.settleGrant(ctx, g, time.Hour)
 				require.ErrorIs(t, err, want)
 				if want != nil {
 					require.NotContains(t, err.Error(), "1h0m0s")
+					require.ErrorContains(t, err, "kubectl annotate etcdcluster c1 holdfast.dev/settle-")
 				}
 			})
 		})
@@ -182,7 +186,7 @@ func testSettle(t *testing.T, f *changeFixture) {
 	require.Contains(t, out, " holdfast.dev/settle='u4;x'\n", "a shell must not run what the webhook has written")
 	code, out = f.run(t, operator, "", "settle", "u4;x", "--yes", "--timeout=10ms")
 	require.Equal(t, cli.ExitFailure, code)
-	require.Contains(t, out, "the webhook has not settled the grant for node settle-3 within 10ms")
+	require.Contains(t, out, "the webhook has not settled the grant for node settle-3: the time is up (10ms)")
 	c3, err := f.Client().RESTClient().Get().AbsPath("/apis/holdfast.dev/v1alpha1/etcdclusters/c3").DoRaw(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, string(c3), `"holdfast.dev/settle":"u4;x"`)

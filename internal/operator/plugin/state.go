@@ -31,7 +31,7 @@ import (
 // seen. The end of the wait is no error: the last answer counts.
 func (s *session) pollState(ctx context.Context, answer func(report.State) (isUnknown bool, err error)) error {
 	err := wait.PollUntilContextTimeout(ctx, retryInterval, retryUnknown, true, func(context.Context) (bool, error) {
-		state, err := s.readState(ctx, s.kube)
+		state, err := s.readState(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -44,19 +44,22 @@ func (s *session) pollState(ctx context.Context, answer func(report.State) (isUn
 	return err
 }
 
-// readState reads what the reports are about: the objects from these lists, and the flags of the
-// webhook without a cache: a user who may read that Deployment may not be permitted to watch all. A
-// zone label of the command line counts instead of the webhook's.
-func (s *session) readState(ctx context.Context, lists client.Reader) (report.State, error) {
+// readState reads what the reports are about. A zone label of the command line counts instead of
+// the webhook's.
+func (s *session) readState(ctx context.Context) (report.State, error) {
+	now, err := serverTime(ctx, s.kube)
+	if err != nil {
+		return report.State{}, err
+	}
 	clusters, observations := &v1alpha1.EtcdClusterList{}, &v1alpha1.EtcdObservationList{}
 	nodes := &corev1.NodeList{}
-	if err := lists.List(ctx, clusters); err != nil {
+	if err := s.kube.List(ctx, clusters); err != nil {
 		return report.State{}, readError("etcdclusters.holdfast.dev", err)
 	}
-	if err := lists.List(ctx, observations); err != nil {
+	if err := s.kube.List(ctx, observations); err != nil {
 		return report.State{}, readError("etcdobservations.holdfast.dev", err)
 	}
-	if err := lists.List(ctx, nodes); err != nil {
+	if err := s.kube.List(ctx, nodes); err != nil {
 		return report.State{}, readError("nodes", err)
 	}
 	all := make([]*v1alpha1.EtcdObservation, len(observations.Items))
@@ -66,7 +69,7 @@ func (s *session) readState(ctx context.Context, lists client.Reader) (report.St
 	for i := range clusters.Items {
 		clusters.Items[i] = *observation.Join(&clusters.Items[i], all)
 	}
-	state := report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: time.Now()}
+	state := report.State{Clusters: clusters.Items, Nodes: nodes.Items, Now: now}
 	addWebhookFlags(ctx, s.kube, &state)
 	state.ZoneLabel = cmp.Or(s.zoneLabel, state.ZoneLabel)
 	return state, nil
@@ -93,7 +96,7 @@ func readError(what string, err error) error {
 		return fmt.Errorf("the API server has no %s: Holdfast is not installed in this cluster "+
 			"(check the context: kubectl config current-context)", what)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("listing %s: %w (you need the verb list, and watch for --watch)", what, err)
+		return fmt.Errorf("listing %s: %w (you need the verb list)", what, err)
 	}
 	return fmt.Errorf("listing %s: %w", what, err)
 }

@@ -1,14 +1,42 @@
 package plugin
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/pkg/departure"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
+
+// TestStateClock: the clock of the user is wrong. Ages are by the time of the API server: otherwise
+// agents that are silent would count, or all agents would seem to be silent.
+func TestStateClock(t *testing.T) {
+	types := runtime.NewScheme()
+	require.NoError(t, clientscheme.AddToScheme(types))
+	require.NoError(t, v1alpha1.AddToScheme(types))
+	server := time.Now().Add(-time.Hour).Truncate(time.Second)
+	kube := fake.NewClientBuilder().WithScheme(types).WithInterceptorFuncs(interceptor.Funcs{Create: func(
+		_ context.Context, _ client.WithWatch, review client.Object, _ ...client.CreateOption,
+	) error {
+		review.SetCreationTimestamp(metav1.NewTime(server))
+		return nil
+	}}).Build()
+	err := (&session{kube: kube}).pollState(t.Context(), func(state report.State) (bool, error) {
+		require.Equal(t, server, state.Now)
+		return false, nil
+	})
+	require.NoError(t, err)
+}
 
 func TestWebhookFlags(t *testing.T) {
 	var both departure.Table

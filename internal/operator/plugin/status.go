@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,26 +12,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 	"github.com/holdfast-dev/holdfast/pkg/protect/observation"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
-const (
-	// redrawPause is the shortest time between two drawings of status --watch.
-	redrawPause = time.Second
-	// redrawInterval is the longest time between them: ages grow, and a silent agent makes no event.
-	redrawInterval = 10 * time.Second
-	// clearScreen moves the cursor of a terminal to the top, and clears the rest.
-	clearScreen = "\x1b[H\x1b[2J"
-)
+// clearScreen moves the cursor of a terminal to the top, and clears the rest.
+const clearScreen = "\x1b[H\x1b[2J"
 
 const statusHelp = `Show the etcd clusters, which nodes may go, what is held, and what needs attention.
 
@@ -43,8 +30,8 @@ If nodes have zones, QUORUM WITHOUT IT is the answer for all nodes of the zone a
 kubectl holdfast what-if --zone ZONE explains it.
 
 The command needs the verb list on nodes, and on etcdclusters and etcdobservations of holdfast.dev,
-watch with --watch, and the verb get on deployments.apps, for the flags of the webhook. Without these
-flags, no voter may go.`
+and the verb get on deployments.apps, for the flags of the webhook. Without these flags, no voter
+may go.`
 
 func (s *session) statusCommand() *cobra.Command {
 	var isWatching bool
@@ -82,85 +69,51 @@ func (s *session) status(ctx context.Context) error {
 
 func printStatus(out io.Writer, state report.State, format reportFormat) error {
 	status := report.NewStatus(state)
-	return format.write(out, status, formatStatus(status, state))
+	return format.write(out, status, formatStatus(status, state.Now))
 }
 
-// watchStatus prints the status again whenever an object of it changes. The end of the context ends
-// it without an error.
+// watchStatus prints the status when it has changed, until the context ends, which is no error. It
+// reads from the API server each time: a cache would go on to show what it has when it is cut off.
 func (s *session) watchStatus(ctx context.Context) error {
-	// The first read reports missing rights. A watch would retry without end.
-	if _, err := s.readState(ctx, s.kube); err != nil {
-		return err
-	}
-	watched, err := cache.New(s.config, cache.Options{Scheme: s.kube.Scheme(), Mapper: s.kube.RESTMapper()})
-	if err != nil {
-		return fmt.Errorf("creating the watches: %w", err)
-	}
-	changed := loop.NewSignal()
-	onChange := toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed.Notify() }, UpdateFunc: func(any, any) { changed.Notify() },
-		DeleteFunc: func(any) { changed.Notify() },
-	}
-	for _, object := range []client.Object{
-		&corev1.Node{}, &v1alpha1.EtcdCluster{}, &v1alpha1.EtcdObservation{},
-	} {
-		informer, err := watched.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err == nil {
-			_, err = informer.AddEventHandler(onChange)
-		}
-		if err != nil {
-			return fmt.Errorf("creating the watches: %w", err)
-		}
-	}
-	watches, watching := errgroup.WithContext(ctx)
-	watches.Go(func() error { return watched.Start(watching) })
-	watches.Go(func() error {
-		if !watched.WaitForCacheSync(watching) {
-			return context.Cause(watching)
-		}
-		return s.redraw(watching, watched, changed)
-	})
-	if err := watches.Wait(); ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
-
-// redraw prints the status when it has changed, until the context ends.
-func (s *session) redraw(ctx context.Context, watched client.Reader, changed loop.Signal) error {
-	drawn := ""
-	for {
-		state, err := s.readState(ctx, watched)
-		if err != nil {
-			return err
-		}
+	for shown := ""; ; {
 		var text bytes.Buffer
-		if err := printStatus(&text, state, s.format); err != nil {
-			return err
+		state, err := s.readState(ctx)
+		if err == nil {
+			err = printStatus(&text, state, s.format)
 		}
-		if now := text.String(); now != drawn {
+		now := text.String()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && shown == "": // for example without the rights
+			return err
+		case err != nil:
+			if now = err.Error(); now != shown {
+				fmt.Fprintf(s.ErrOut, "kubectl holdfast: %s; trying again\n", now)
+			}
+		case now != shown:
 			switch {
 			case s.format == asTable && isTerminal(s.terminal):
 				fmt.Fprint(s.terminal, clearScreen)
-			case s.format == asYAML && drawn != "":
+			case s.format == asYAML && shown != "":
 				fmt.Fprintln(s.Out, "---")
 			}
 			if _, err := io.WriteString(s.Out, now); err != nil {
 				return fmt.Errorf("writing the status: %w", err)
 			}
-			drawn = now
 		}
-		if err := errors.Join(loop.Wait(ctx, redrawPause, nil), loop.Wait(ctx, redrawInterval, changed)); err != nil {
-			return err
+		shown = now
+		if loop.Wait(ctx, waitInterval, nil) != nil {
+			return nil
 		}
 	}
 }
 
-// formatStatus returns the status of a state for people. An empty line separates its tables.
-func formatStatus(status report.Status, state report.State) string {
+// formatStatus returns the status for people. An empty line separates its tables.
+func formatStatus(status report.Status, now time.Time) string {
 	var text strings.Builder
 	if len(status.Clusters) == 0 {
-		fmt.Fprintln(&text, describeNoClusters(state.Nodes))
+		fmt.Fprintln(&text, "There is no EtcdCluster. If etcd was found on a node, a warning below tells more.")
 	}
 	clusters := [][]string{{"ETCD CLUSTER", "VOTERS", "HEALTHY", "QUORUM", "MAY LOSE", "OBSERVERS"}}
 	members := [][]string{{"MEMBER", "ID", "ETCD CLUSTER", "NODE", "COUNTS", "MAY GO", "REASON"}}
@@ -187,14 +140,14 @@ func formatStatus(status report.Status, state report.State) string {
 			})
 		}
 		for _, g := range c.Grants {
-			grants = append(grants, doorRows(c, g, state.Now)...)
+			grants = append(grants, doorRows(c, g, now)...)
 		}
 	}
 	holds := [][]string{{"HELD NODE", "AGE", "REASON", "TO RELEASE BY HAND"}}
 	for _, h := range status.Holds {
 		age := "-"
 		if h.Since != nil {
-			age = report.Age(*h.Since, state.Now)
+			age = report.Age(*h.Since, now)
 		}
 		holds = append(holds, []string{h.Node, age, h.Reason, "kubectl holdfast release " + h.Node})
 	}
@@ -212,29 +165,6 @@ func formatStatus(status report.Status, state report.State) string {
 		fmt.Fprintf(&text, "- %s: %s\n", warning.Kind, warning.Text)
 	}
 	return text.String()
-}
-
-// describeNoClusters describes a state without an EtcdCluster. An agent that finds etcd labels its
-// Node at once. The leader of the webhook creates an EtcdCluster when a Node announces a member,
-// which requires that a server has identified itself.
-func describeNoClusters(nodes []corev1.Node) string {
-	var found []string
-	missing := "no server has identified itself"
-	for i := range nodes {
-		n := &nodes[i]
-		if !observation.IsLabelled(n) {
-			continue
-		}
-		found = append(found, n.Name)
-		if n.Annotations[observation.AnnouncementAnnotation] != "" {
-			missing = "the webhook has not created an EtcdCluster yet"
-		}
-	}
-	if len(found) == 0 {
-		return "No agent has found etcd on a node."
-	}
-	return fmt.Sprintf("etcd was found on %s, but %s: kubectl holdfast why %s",
-		observation.Plural(len(found), "node"), missing, slices.Min(found))
 }
 
 func doorRows(c report.ClusterStatus, g report.GrantStatus, now time.Time) (rows [][]string) {

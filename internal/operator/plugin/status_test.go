@@ -5,13 +5,19 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/api/v1alpha1"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -41,7 +47,7 @@ func status(t *testing.T, c *reviewedCluster) {
 	for _, args := range [][]string{{"status"}, {"status", "--watch"}} {
 		denied := runPlugin(t.Context(), append([]string{"--kubeconfig=" + path}, args...)...)
 		require.Equal(t, 1, denied.code)
-		require.Contains(t, denied.errOut, "you need the verb list, and watch for --watch")
+		require.Contains(t, denied.errOut, "you need the verb list")
 	}
 	require.Equal(t, 2, c.run("status", "w1").code, "status takes no argument")
 
@@ -52,16 +58,33 @@ func status(t *testing.T, c *reviewedCluster) {
 	require.NotContains(t, (<-answered).out, "cannot see etcd cluster")
 }
 
+// statusWatch watches through a proxy, which fails for a while.
 func statusWatch(t *testing.T, c *reviewedCluster) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	out, printed := io.Pipe()
-	context.AfterFunc(ctx, func() { _ = out.Close() }) // the command and the test wait no longer
+	errOut, failed := io.Pipe()
+	context.AfterFunc(ctx, func() { // the command and the test wait no longer
+		_, _ = out.Close(), errOut.Close()
+	})
+	var isDown atomic.Bool
+	target, err := url.Parse(c.server.Admin().Host)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport, err = rest.TransportFor(c.server.Admin())
+	require.NoError(t, err)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isDown.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer web.Close()
 	code := make(chan int)
 	go func() {
-		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: io.Discard}
-		args := []string{"--kubeconfig=" + c.server.Kubeconfig(), "status", "--watch", "-o", "yaml"}
-		code <- Execute(ctx, streams, "v0.1.0", args)
+		streams := Streams{In: strings.NewReader(""), Out: printed, ErrOut: failed}
+		code <- Execute(ctx, streams, "v0.1.0", []string{"--server=" + web.URL, "status", "--watch", "-o", "yaml"})
 	}()
 	lines, all := bufio.NewScanner(out), ""
 	wait := func(text string) {
@@ -76,46 +99,26 @@ func statusWatch(t *testing.T, c *reviewedCluster) {
 	c.setHealth(2, false)
 	wait("NotConfirmed")
 	require.Contains(t, all, "\n---\n", "each status is a document")
+	isDown.Store(true)
 	c.withoutAgents()
+	text, err := bufio.NewReader(errOut).ReadString('\n')
+	require.NoError(t, err, "what is shown is not the present state, and nothing reports that")
+	require.Contains(t, text, "; trying again")
+	isDown.Store(false)
+	go func() { _, _ = io.Copy(io.Discard, errOut) }()
 	wait("CannotSee")
 	cancel()
 	require.Equal(t, 0, <-code, "Ctrl-C ends the watch without an error")
 }
 
-// Without an EtcdCluster, the labels of the Nodes show whether etcd was found.
+// TestStatusWithoutClusters: the label of the Node shows that etcd was found.
 func TestStatusWithoutClusters(t *testing.T) {
-	node := func(name, label, announcement string) corev1.Node {
-		return corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{observation.EtcdMemberLabel: label},
-			Annotations: map[string]string{observation.AnnouncementAnnotation: announcement},
-		}}
-	}
-	for name, c := range map[string]struct {
-		nodes []corev1.Node
-		want  string
-	}{
-		"no node":  {nil, "No agent has found etcd on a node.\n"},
-		"no label": {[]corev1.Node{{}, node("w1", "false", "")}, "No agent has found etcd on a node.\n"},
-		"one unverified": {
-			[]corev1.Node{{}, node("w2", "true", "")},
-			"etcd was found on 1 node, but no server has identified itself: kubectl holdfast why w2\n",
-		},
-		"two unverified": {
-			[]corev1.Node{node("w3", "true", ""), node("w2", "true", "")},
-			"etcd was found on 2 nodes, but no server has identified itself: kubectl holdfast why w2\n",
-		},
-		"announced": {
-			[]corev1.Node{node("w2", "true", ""), node("w3", "true", `[{"cluster":"c","member":"a"}]`)},
-			"etcd was found on 2 nodes, but the webhook has not created an EtcdCluster yet: kubectl holdfast why w2\n",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out strings.Builder
-			require.NoError(t, printStatus(&out, report.State{Nodes: c.nodes, Now: time.Now()}, asTable))
-			first, _, _ := strings.Cut(out.String(), "\nWarnings:\n")
-			require.Equal(t, c.want, first)
-		})
-	}
+	labels := map[string]string{observation.EtcdMemberLabel: observation.EtcdMemberLabelValue}
+	state := report.State{Nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "w2", Labels: labels}}}}
+	var out strings.Builder
+	require.NoError(t, printStatus(&out, state, asTable))
+	require.Regexp(t, `(?s)^There is no EtcdCluster\..*Warnings:\n- UnknownMember: .*: kubectl holdfast why w2\n$`,
+		out.String())
 }
 
 func TestDoorRows(t *testing.T) {

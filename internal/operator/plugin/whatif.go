@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
+	"github.com/holdfast-dev/holdfast/pkg/printable"
 	"github.com/holdfast-dev/holdfast/pkg/protect/quorum"
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
@@ -46,7 +47,7 @@ func (s *session) whatIfCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "what-if (--zone ZONE | NODE... | -l SELECTOR)",
 		Short: "Ask whether quorum survives the loss of nodes (exit code 0 yes, 1 no, 2 unknown)",
-		Long:  whatIfHelp, ValidArgsFunction: s.complete(nodeNames, false),
+		Long:  whatIfHelp, ValidArgsFunction: s.completeNodes(false),
 		Example: `  # Before work on a zone
   kubectl holdfast what-if --zone eu-central-1a
   # Before work on a rack
@@ -124,10 +125,7 @@ func formatWhatIf(r report.WhatIf, now time.Time) string {
 
 // whatIfTitle states the answer. It names the nodes unless they are many.
 func whatIfTitle(r report.WhatIf) string {
-	what := strings.Join(r.Nodes, ", ")
-	if len(r.Nodes) > 8 {
-		what = strings.Join(r.Nodes[:8], ", ") + fmt.Sprintf(" and %d more", len(r.Nodes)-8)
-	}
+	what := strings.Join(printable.First(r.Nodes, 8), ", ")
 	if r.Zone != "" {
 		what = fmt.Sprintf("zone %s (%s)", r.Zone, what)
 	}

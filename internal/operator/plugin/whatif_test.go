@@ -76,6 +76,6 @@ func whatIf(t *testing.T, c *reviewedCluster) {
 
 func TestWhatIfTitle(t *testing.T) {
 	r := report.WhatIf{Answer: quorum.Unknown, Zone: "a", Nodes: strings.Fields("n1 n2 n3 n4 n5 n6 n7 n8 n9 n10")}
-	require.Equal(t, "it is not known whether quorum is kept without zone a (n1, n2, n3, n4, n5, n6, n7, n8 and 2 more)",
+	require.Equal(t, "it is not known whether quorum is kept without zone a (n1, n2, n3, n4, n5, n6, n7, n8, and 2 more)",
 		whatIfTitle(r))
 }

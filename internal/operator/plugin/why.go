@@ -19,7 +19,7 @@ webhook delete on nodes. Without these two, it shows what is missing.`
 func (s *session) whyCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "why NODE", Short: "Show everything that Holdfast says about one node", Long: whyHelp,
-		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.complete(nodeNames, true),
+		Example: "  kubectl holdfast why etcd-1", ValidArgsFunction: s.completeNodes(true),
 		Args: oneArgument("node"), RunE: s.connected(s.why),
 	}
 	s.format.addTo(command)
@@ -28,7 +28,7 @@ func (s *session) whyCommand() *cobra.Command {
 
 func (s *session) why(ctx context.Context, nodes []string) error {
 	removal := (&canRemoveRun{session: s}).poll(ctx, nodes)[0]
-	state, err := s.readState(ctx, s.kube)
+	state, err := s.readState(ctx)
 	if err != nil {
 		return err
 	}

@@ -153,8 +153,8 @@ func TestUnreadableHold(t *testing.T) {
 	require.Equal(t, []report.HoldStatus{{Node: "broken", Reason: readiness.RecordUnreadable}}, report.NewStatus(s).Holds)
 }
 
-// TestGrantOfEarlierNode: the Node of a grant is gone. Another one may have its name, whose page has
-// the grant. Without one, no page exists.
+// TestGrantOfEarlierNode: the Node of a grant is gone. Another one may have its name, and then its
+// page has the grant. Otherwise no page exists.
 func TestGrantOfEarlierNode(t *testing.T) {
 	s := stateOf(quorumtest.Voters(5).Granted(4), 4)
 	s.Clusters[0].Spec.Grants[0].Delete.Time = metav1.NewTime(s.Now.Add(-2 * time.Hour))
