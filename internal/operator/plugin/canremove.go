@@ -176,7 +176,8 @@ func (r canRemoveReport) text() string {
 		rows, names = append(rows, []string{n.Node, string(n.Answer), string(n.Reason)}), append(names, n.Node)
 	}
 	text := formatTable(rows)
-	for _, n := range r.Nodes {
+	own, common := foldRefusals(r.Nodes)
+	for _, n := range own {
 		for _, line := range append([]string{n.Message}, n.Warnings...) {
 			if line != "" {
 				text += fmt.Sprintf("\n%s: %s\n", n.Node, line)
@@ -184,7 +185,7 @@ func (r canRemoveReport) text() string {
 		}
 	}
 	if len(names) > 1 {
-		text += "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
+		text += common + "\nEach answer is for one node on its own. For all of them: kubectl holdfast plan " +
 			strings.Join(names, " ") + "\n"
 	}
 	return text

@@ -13,6 +13,8 @@ import (
 
 	"github.com/holdfast-dev/holdfast/internal/operator/cli"
 	"github.com/holdfast-dev/holdfast/pkg/printable"
+	"github.com/holdfast-dev/holdfast/pkg/protect/quorum/words"
+	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
 // A reportFormat is the value of -o.
@@ -84,4 +86,56 @@ func formatTable(rows [][]string) string {
 	}
 	_ = columns.Flush() // a strings.Builder returns no error
 	return text.String()
+}
+
+// A refusalText is the message of a refusal in parts: the sentence about its node, the lines about
+// what it found, the steps, and the last resort, which names the node.
+type refusalText struct {
+	*report.Removal
+	first, steps, lastResort string
+	found                    []string
+}
+
+// parseRefusal returns the parts of a message. isRefusal is false without steps.
+func parseRefusal(r *report.Removal) (t refusalText, isRefusal bool) {
+	facts, steps, isRefusal := strings.Cut(r.Message, "\n"+words.StepsTitle+"\n")
+	last := max(0, strings.LastIndex("\n"+steps, "\n  - "))
+	lines := strings.Split(facts, "\n")
+	return refusalText{r, lines[0], steps[:last], steps[last:], lines[1:]}, isRefusal
+}
+
+// foldRefusals returns the answers without what the refusals of several nodes have in common, and
+// that in a text of its own. The steps of a refusal stay together, because the safest is the first.
+func foldRefusals(answers []report.Removal) (own []report.Removal, common string) {
+	own = slices.Clone(answers)
+	var texts []refusalText
+	for i := range own {
+		if t, isRefusal := parseRefusal(&own[i]); isRefusal {
+			texts = append(texts, t)
+		}
+	}
+	if len(texts) < 2 {
+		return answers, ""
+	}
+	isEverywhere := func(line string) bool {
+		return !slices.ContainsFunc(texts, func(t refusalText) bool { return !slices.Contains(t.found, line) })
+	}
+	shared := slices.DeleteFunc(slices.Clone(texts[0].found), func(line string) bool { return !isEverywhere(line) })
+	steps := texts[0].steps
+	hasSteps := steps != "" && !slices.ContainsFunc(texts, func(t refusalText) bool { return t.steps != steps })
+	if hasSteps {
+		shared = append(shared, words.StepsTitle, strings.TrimSuffix(steps, "\n"))
+	}
+	if len(shared) == 0 {
+		return answers, ""
+	}
+	for _, t := range texts {
+		lines := append([]string{t.first}, slices.DeleteFunc(slices.Clone(t.found), isEverywhere)...)
+		if !hasSteps {
+			lines, t.lastResort = append(lines, words.StepsTitle), t.steps+t.lastResort
+		}
+		t.Message = strings.Join(append(lines, t.lastResort), "\n")
+	}
+	names := printable.Join(texts, ", ", func(t refusalText) string { return t.Node })
+	return own, fmt.Sprintf("\nthe same for %s:\n%s\n", names, strings.Join(shared, "\n"))
 }

@@ -132,9 +132,11 @@ func formatPlan(p report.Plan, kubectl string) string {
 	switch {
 	case len(p.Stopped) > 0:
 		fmt.Fprintf(&text, "%s\n", stopTitle(p))
-		for _, r := range p.Stopped {
+		own, common := foldRefusals(p.Stopped)
+		for _, r := range own {
 			fmt.Fprintf(&text, "\n%s (%s): %s\n", r.Node, r.Reason, r.Message)
 		}
+		text.WriteString(common)
 	case len(p.Steps) > 1:
 		text.WriteString("\nBefore each step: kubectl holdfast can-remove NODE --wait\n")
 	}
