@@ -20,7 +20,7 @@ const (
 	// retryUnknown is how long can-remove asks again without --wait if the answer is unknown: between
 	// a probe request and the answers of the agents, a dry run sees nothing.
 	retryUnknown, retryInterval = 4 * time.Second, 500 * time.Millisecond
-	// waitInterval is how often can-remove --wait asks, and status --watch reads.
+	// waitInterval is how often can-remove --wait asks.
 	waitInterval = 2 * time.Second
 	// progressInterval is how often can-remove --wait repeats an answer that has not changed.
 	progressInterval = 30 * time.Second

@@ -80,10 +80,21 @@ kubectl commands instead (uninstall: what it would do).`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.UsageErrorf("%v", err) })
 	s.flags.AddFlags(root.PersistentFlags())
 	s.root = root
-	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.whatIfCommand(), s.planCommand())
+	root.AddCommand(s.statusCommand(), s.whyCommand(), s.canRemoveCommand(), s.whatIfCommand(), s.planCommand(),
+		s.versionCommand(version))
 	root.AddCommand(s.breakGlassCommand(), s.settleCommand(), s.releaseCommand(), s.holdCommand(),
 		s.uninstallCommand())
 	return root
+}
+
+func (s *session) versionCommand(version string) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of the plugin", Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(s.Out, version)
+			return err
+		},
+	}
 }
 
 func noArguments(command *cobra.Command, args []string) error {

@@ -18,8 +18,12 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/protect/report"
 )
 
-// clearScreen moves the cursor of a terminal to the top, and clears the rest.
-const clearScreen = "\x1b[H\x1b[2J"
+const (
+	// watchInterval is how often status --watch reads. It lists all Nodes.
+	watchInterval = 5 * time.Second
+	// clearScreen moves the cursor of a terminal to the top, and clears the rest.
+	clearScreen = "\x1b[H\x1b[2J"
+)
 
 const statusHelp = `Show the etcd clusters, which nodes may go, what is held, and what needs attention.
 
@@ -103,7 +107,7 @@ func (s *session) watchStatus(ctx context.Context) error {
 			}
 		}
 		shown = now
-		if loop.Wait(ctx, waitInterval, nil) != nil {
+		if loop.Wait(ctx, watchInterval, nil) != nil {
 			return nil
 		}
 	}
