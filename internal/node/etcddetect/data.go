@@ -47,7 +47,12 @@ func (s *hostScan) addLog(logDir string) {
 		dir = path.Dir(path.Dir(logDir))
 	}
 	info, err := s.root.Stat(logDir)
-	if hostfs.IsAbsent(err) || s.isInUse(dir, info) {
+	problem := s.mountProblem(dir)
+	switch {
+	case hostfs.IsAbsent(err) && problem != nil:
+		s.addUnknown("the data directory %s: %v", dir, problem)
+		return
+	case hostfs.IsAbsent(err), s.isInUse(dir, info):
 		return
 	}
 	newest, ref, err := readLog(s.root, logDir)
