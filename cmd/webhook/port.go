@@ -126,17 +126,11 @@ func tlsConfig(cfg config, certificate func(*tls.ClientHelloInfo) (*tls.Certific
 	return base
 }
 
-// checkClientName returns an error unless the client certificate has the name. If the
-// name is empty, every certificate of the authority is valid.
+// checkClientName returns an error unless the certificate of the client, which is verified, has the
+// name. If the name is empty, every certificate of the authority is valid.
 func checkClientName(name string, state tls.ConnectionState) error {
-	if name == "" {
-		return nil
-	}
-	if len(state.PeerCertificates) == 0 {
-		return errors.New("the client sent no certificate")
-	}
 	leaf := state.PeerCertificates[0]
-	if leaf.Subject.CommonName == name || slices.Contains(leaf.DNSNames, name) {
+	if name == "" || leaf.Subject.CommonName == name || slices.Contains(leaf.DNSNames, name) {
 		return nil
 	}
 	return fmt.Errorf("the client certificate has the name %q instead of --client-name=%q", leaf.Subject.CommonName, name)

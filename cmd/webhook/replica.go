@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -82,15 +81,17 @@ type replica struct {
 
 // run waits for the API server, then builds the parts and runs them until ctx ends and the
 // last review is answered.
-func (r *replica) run(ctx context.Context) error {
-	if err := waitForAPI(ctx, r.api, r.log); err != nil {
+func (r *replica) run(ctx context.Context) (err error) {
+	if r.core, err = typedcorev1.NewForConfig(r.api); err != nil {
+		return fmt.Errorf("creating a client for the API server: %w", err)
+	}
+	if err := waitForAPI(ctx, r.core.RESTClient(), r.log); err != nil {
 		return err
 	}
 	objects := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(objects), v1alpha1.AddToScheme(objects)); err != nil {
 		return fmt.Errorf("registering the API types: %w", err)
 	}
-	var err error
 	// The summary of SPC reads labels and conditions of all Nodes.
 	trimmer := clusterstore.Trimmer{
 		Departures: r.departures, ZoneLabel: r.zoneLabel, Zones: utilcache.NewLRUExpireCache(maxZones),
@@ -103,9 +104,6 @@ func (r *replica) run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(context.WithoutCancel(ctx)),
 		record.WithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: rememberedEvents}))
 	defer events.Shutdown()
-	if r.core, err = typedcorev1.NewForConfigAndClient(r.api, r.manager.GetHTTPClient()); err != nil {
-		return fmt.Errorf("creating a client for events: %w", err)
-	}
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.core.Events("")})
 	r.recorder = events.NewRecorder(objects, corev1.EventSource{Component: "holdfast-webhook"})
 	r.store, err = clusterstore.New(ctx, clusterstore.Options{
@@ -150,17 +148,13 @@ func (r *replica) newManager(objects *runtime.Scheme, caches cache.Options) (man
 }
 
 // waitForAPI waits until the API server serves Holdfast's own objects, or until ctx ends.
-func waitForAPI(ctx context.Context, api *rest.Config, log *slog.Logger) error {
-	discoveryClient, err := discovery.NewDiscoveryClientForConfig(api)
-	if err != nil {
-		return fmt.Errorf("creating a client for the API server: %w", err)
-	}
+func waitForAPI(ctx context.Context, api rest.Interface, log *slog.Logger) error {
 	retry := loop.NewRetry(loop.Backoff(200*time.Millisecond, 10*time.Second))
 	var logged loop.LogOnce
 	list := func(resource string) error {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		defer cancel()
-		return discoveryClient.RESTClient().Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, resource).
+		return api.Get().AbsPath("/apis", v1alpha1.Group, v1alpha1.Version, resource).
 			Param("limit", "1").Do(attempt).Error()
 	}
 	for {
@@ -207,16 +201,16 @@ func (r *replica) newControllers() (all []world.Controller, err error) {
 	if r.clusterAPI {
 		all = append(all, hooks.Controller())
 	}
-	guards, guardsErr := guardpods.New(guardpods.Options{
+	guards, err := guardpods.New(guardpods.Options{
 		Store: r.store, Pods: r.core.Pods(guard.Namespace), Departures: r.departures, Off: !r.guardDrains,
 		Log: r.log, Registerer: r.registry,
 	})
-	holds, holdsErr := holdwatch.New(holdwatch.Options{
+	holds := holdwatch.New(holdwatch.Options{
 		LiveNodes: func(ctx context.Context) ([]*corev1.Node, error) { return r.store.LiveNodes(ctx, nil) },
 		Nodes:     r.core.Nodes(), ConfigMaps: r.core.ConfigMaps(r.namespace), Timeouts: r.holds,
 		RecordEvent: r.recordEvent, Log: r.log, Registerer: r.registry,
 	})
-	return append(all, leader.New(inLeader), guards, holds), errors.Join(guardsErr, holdsErr)
+	return append(all, leader.New(inLeader), guards, holds), err
 }
 
 // serve runs the loops and answers reviews until ctx ends and the last review is answered.
@@ -260,17 +254,13 @@ func (r *replica) newMachines() (*machinehook.Controller, error) {
 	if !r.clusterAPI && !r.karpenter {
 		return nil, nil //nolint:nilnil // There are no machines.
 	}
-	dynamicClient, err := dynamic.NewForConfigAndClient(r.api, r.manager.GetHTTPClient())
+	dynamicClient, err := dynamic.NewForConfig(r.api)
 	if err != nil {
 		return nil, fmt.Errorf("creating a client for machines: %w", err)
 	}
-	served, err := discovery.NewDiscoveryClientForConfigAndClient(r.api, r.manager.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("creating a client for the kinds of machines: %w", err)
-	}
 	return machinehook.New(machinehook.Options{
 		ClusterAPI: r.clusterAPI, Karpenter: r.karpenter, Client: dynamicClient,
-		FindResource: machinehook.NewResourceFinder(served.RESTClient()),
+		FindResource: machinehook.NewResourceFinder(r.core.RESTClient()),
 		LiveNodes:    r.store.LiveNodes, LiveClusters: r.store.LiveClusters,
 		Node:   r.liveNode,
 		Review: r.reviews.ReviewMachine, Log: r.log,
@@ -296,16 +286,10 @@ func (r *replica) addSPCInventory() error {
 		Client: api, ConfigMaps: r.core.ConfigMaps(r.namespace), Namespace: r.namespace, Name: spcInventory,
 		Nodes: r.store.CachedNodes, RecordEvent: r.recordEvent, Metrics: metrics, Log: r.log,
 	}
-	run := manager.RunnableFunc(func(ctx context.Context) error {
-		if err := publisher.Run(ctx); err != nil && ctx.Err() == nil {
-			return err
-		}
+	return r.manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		_ = publisher.Run(ctx) // It runs until ctx ends.
 		return nil
-	})
-	if err := r.manager.Add(run); err != nil {
-		return fmt.Errorf("adding the SPC inventory: %w", err)
-	}
-	return nil
+	}))
 }
 
 func (r *replica) newCertificates() (*servingcert.Source, error) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,8 +31,8 @@ const endpointDelay = 700 * time.Millisecond
 
 // testRestarts restarts both replicas, and then kills one, while clients delete nodes with etcd.
 // Each deletion must get the answer that a running webhook gives. A kill may cut off the reviews
-// that are under way in that moment. A restart may cut off one that is sent on an idle connection
-// in the moment in which the server closes it (closeConnections).
+// that are under way in that moment, and one on each idle connection. A restart may cut off one that
+// is sent on an idle connection in the moment in which the server closes it (closeConnections).
 func testRestarts(t *testing.T, f *fixture) {
 	args := []string{"--observer-wait=400ms"}
 	f.startReady(t, args, args)
@@ -44,16 +45,20 @@ func testRestarts(t *testing.T, f *fixture) {
 		f.service.SetBackends(replica.address)
 		load.waitForMore(t)
 		stopped := time.Now()
+		var switched time.Time
 		var endpoints errgroup.Group
 		endpoints.Go(func() error {
 			err := loop.Wait(t.Context(), endpointDelay, nil)
 			f.service.SetBackends(f.replicas[1-i].address)
+			switched = time.Now()
 			return err
 		})
-		require.NoError(t, replica.Stop(t.Context()))
-		require.ErrorContains(t, replica.Exited(), "exit status 0")
-		closings = append(closings, closing{stopped.Add(lingerTime), time.Now()})
+		require.NoError(t, syscall.Kill(replica.PID(), syscall.SIGTERM))
+		replica.requireStopped(t)
 		require.NoError(t, endpoints.Wait())
+		// On a busy machine, the Service may use a replica for longer than that lingers.
+		closed := stopped.Add(lingerTime)
+		closings = append(closings, closing{closed, time.Now(), switched.After(closed)})
 		load.waitForMore(t)
 		replica.start(t)
 		// The Service sends connections here before the replica is ready.
@@ -65,27 +70,28 @@ func testRestarts(t *testing.T, f *fixture) {
 	for _, failed := range before {
 		at := slices.IndexFunc(closings, failed.wasUnderWay)
 		require.GreaterOrEqual(t, at, 0, "a rolling restart cost an answer: %v", before)
-		closings = slices.Delete(closings, at, at+1)
+		if !closings[at].isUsed {
+			closings = slices.Delete(closings, at, at+1)
+		}
 	}
 
-	killed := time.Now()
 	require.NoError(t, f.replicas[0].Kill())
-	// Until the API server knows that its connections are closed. A busy machine needs a part of a
-	// second for that; without the knowledge, it uses them for most of a minute.
-	end := time.Now().Add(time.Second)
-	load.waitForMore(t)
+	// Each connection to the replica can fail once.
+	for range 5 {
+		if load.isAnswered(t) {
+			break
+		}
+	}
+	require.True(t, load.isAnswered(t), "%v", load.failures())
 	f.replicas[0].start(t)
 	f.replicas[0].waitReady(t)
-	load.waitForMore(t)
-	for _, failed := range load.failures()[len(before):] {
-		require.True(t, failed.wasUnderWay(closing{killed, end}), "not under way during the kill: %v", failed)
-	}
+	require.True(t, load.isAnswered(t), "%v", load.failures())
 }
 
 // testLostLease takes the Lease from the leader. The leader must report that it is not ready, and
 // answer reviews until the Service no longer uses it.
 func testLostLease(t *testing.T, f *fixture) {
-	f.startReady(t, []string{"--lease-duration=3s"})
+	f.startReady(t, []string{"--lease-duration=9s"})
 	f.addNode(t, "leaderless-etcd", etcdLabel())
 	f.waitForLeader(t)
 	replica := f.replicas[0]
@@ -142,8 +148,11 @@ type unanswered struct {
 	err      error
 }
 
-// A closing is when a replica closes its connections.
-type closing struct{ from, to time.Time }
+// A closing is when a replica closes its connections, and whether the Service still uses it then.
+type closing struct {
+	from, to time.Time
+	isUsed   bool
+}
 
 func (u unanswered) wasUnderWay(c closing) bool { return u.from.Before(c.to) && u.to.After(c.from) }
 
@@ -180,9 +189,14 @@ func (l *deletionLoad) add(u unanswered) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count++
-	if !apierrors.IsForbidden(u.err) { // the status of every verdict that refuses
+	if !apierrors.IsForbidden(u.err) && !isLate(u.err) { // Forbidden is every verdict that refuses.
 		l.failed = append(l.failed, u)
 	}
+}
+
+// isLate reports whether the API server has waited for a verdict in vain, as on a busy machine.
+func isLate(err error) bool {
+	return apierrors.IsInternalError(err) && strings.HasSuffix(err.Error(), context.DeadlineExceeded.Error())
 }
 
 func (l *deletionLoad) answered() int {
@@ -195,6 +209,14 @@ func (l *deletionLoad) failures() []unanswered {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.failed
+}
+
+// isAnswered reports whether the next 20 deletions get an answer.
+func (l *deletionLoad) isAnswered(t *testing.T) bool {
+	t.Helper()
+	before := len(l.failures())
+	l.waitForMore(t)
+	return len(l.failures()) == before
 }
 
 // waitForMore waits for 20 more answers.

@@ -3,9 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -30,12 +28,8 @@ var requirement = regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes (v\S+)`)
 type results map[string]map[string]*packageResult
 
 // recorded returns the recorded results.
-func recorded(root string) (results, error) {
-	all := results{}
+func recorded(root string) (all results, err error) {
 	text, err := os.ReadFile(filepath.Join(root, recordFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
-	}
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -80,10 +74,7 @@ func updatePage(root string, versions []string, all results) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, []byte(updated), 0o644); err != nil { //nolint:gosec // published
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	return nil
+	return os.WriteFile(file, []byte(updated), 0o644) //nolint:gosec // published
 }
 
 // insert returns the page with the results.
@@ -109,41 +100,25 @@ func render(versions []string, all results) string {
 	}
 	passed, failed, missing := "| passed |", "| failed |", "| packages that were not tested |"
 	for _, version := range versions {
-		sum := summarize(all[version], dirs)
-		passed += fmt.Sprintf(" %d |", sum.passed)
-		failed += " " + joinOrDash(sum.failed) + " |"
-		missing += " " + joinOrDash(sum.missing) + " |"
+		sum, failures, untested := 0, []string{}, []string{}
+		for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+			result := all[version][dir]
+			if result == nil {
+				untested = append(untested, "`"+dir+"`")
+				continue
+			}
+			sum += result.Passed
+			for _, test := range result.Failed {
+				failures = append(failures, "`"+test+"` of `"+dir+"`")
+			}
+		}
+		passed += fmt.Sprintf(" %d |", sum)
+		failed += " " + cmp.Or(strings.Join(failures, ", "), "–") + " |"
+		missing += " " + cmp.Or(strings.Join(untested, ", "), "–") + " |"
 	}
 	text.WriteString(passed + "\n" + failed + "\n" + missing + "\n")
 	writeSkipped(&text, versions, all)
 	return text.String()
-}
-
-// A summary is what one version has passed, and what it has not: tests that failed, and packages
-// that other versions were tested with.
-type summary struct {
-	passed          int
-	failed, missing []string
-}
-
-func summarize(tested map[string]*packageResult, dirs map[string]bool) summary {
-	var sum summary
-	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		result := tested[dir]
-		if result == nil {
-			sum.missing = append(sum.missing, "`"+dir+"`")
-			continue
-		}
-		sum.passed += result.Passed
-		for _, test := range result.Failed {
-			sum.failed = append(sum.failed, "`"+test+"` of `"+dir+"`")
-		}
-	}
-	return sum
-}
-
-func joinOrDash(names []string) string {
-	return cmp.Or(strings.Join(names, ", "), "–")
 }
 
 func writeSkipped(text *strings.Builder, versions []string, all results) {

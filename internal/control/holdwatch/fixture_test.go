@@ -123,8 +123,7 @@ func (f *fixture) startFollower(offset time.Duration, change ...func(*Options)) 
 	for _, c := range change {
 		c(&o)
 	}
-	w.watcher, err = newWatcher(o)
-	require.NoError(f.t, err)
+	w.watcher = newWatcher(o)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return informers.Start(ctx) })

@@ -40,7 +40,7 @@ type Options struct {
 	// parameter.
 	Nodes      typedcorev1.NodeInterface
 	ConfigMaps typedcorev1.ConfigMapInterface
-	// Timeouts are the time limits for holds.
+	// Timeouts are the time limits for holds: that of the agent is the shorter one.
 	Timeouts readiness.HoldLimits
 	// RecordEvent records an event. It must not block.
 	RecordEvent func(about *corev1.ObjectReference, eventType, reason, message string)
@@ -85,30 +85,23 @@ type trackedNode struct {
 }
 
 // New returns the controller that watches holds.
-func New(o Options) (world.Controller, error) {
-	w, err := newWatcher(o)
-	if err != nil {
-		return world.Controller{}, err
-	}
+func New(o Options) world.Controller {
 	// 10 s if an agent has two minutes.
 	interval := max(o.Timeouts.Agent/12, 100*time.Millisecond)
 	return world.Controller{
-		Name: "holds", Round: w.checkNodes, Wake: loop.NewSignal(), Tick: interval, Pause: interval, InEveryReplica: true,
-	}, nil
+		Name: "holds", Round: newWatcher(o).checkNodes, Wake: loop.NewSignal(), Tick: interval, Pause: interval,
+		InEveryReplica: true,
+	}
 }
 
-func newWatcher(o Options) (*watcher, error) {
-	if o.Timeouts.Agent <= 0 || o.Timeouts.Hold <= o.Timeouts.Agent {
-		return nil, fmt.Errorf("watching holds: agent timeout %s and hold timeout %s: both must be positive, "+
-			"and the second must be longer", o.Timeouts.Agent, o.Timeouts.Hold)
-	}
+func newWatcher(o Options) *watcher {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	return &watcher{
 		Options: o, metrics: newMetrics(o.Registerer), tracked: map[types.UID]*trackedNode{},
 		writer: nodepatch.NewWriterAs(apiaccess.WebhookFieldManager, o.Nodes),
-	}, nil
+	}
 }
 
 // leaderGrace is how long a new leader does nothing. After an outage of the API server that
@@ -204,12 +197,16 @@ func (w *watcher) serverTimeAt(now time.Time) time.Time {
 	return w.serverTime.Add(now.Sub(w.readAt))
 }
 
-// readServerTime reads the API server's time once, when the first node that was born held appears.
+// serverTimeLife is how long the API server's time is used. A clock that no server corrects is wrong
+// by minutes after a month.
+const serverTimeLife = 24 * time.Hour
+
+// readServerTime reads the API server's time when a node that was born held appears, once a day.
 // It creates an object in a dry run, whose creation time the API server sets like that of Nodes. A
 // slow answer makes the time too early, so that nodes never look too old.
 func (w *watcher) readServerTime(ctx context.Context, nodes []*corev1.Node) error {
 	isBornHeld := func(n *corev1.Node) bool { return w.tracked[n.UID] != nil && readiness.IsBornHeld(n) }
-	if !w.readAt.IsZero() || !slices.ContainsFunc(nodes, isBornHeld) {
+	if w.Now().Sub(w.readAt) < serverTimeLife || !slices.ContainsFunc(nodes, isBornHeld) {
 		return nil
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "holdfast-clock-"}}

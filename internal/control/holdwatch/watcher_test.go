@@ -44,6 +44,7 @@ func TestWatcher(t *testing.T) {
 		{"follower", testFollower},
 		{"wrong clocks", testWrongClocks},
 		{"slow answer with the time", testSlowClock},
+		{"fast clock", testFastClock},
 		{"new boot", testNewBoot},
 		{"new boot, network up", testNewBootNetworkUp},
 		{"new boot, record without boot ID", testNewBootUnknown},
@@ -297,6 +298,16 @@ func testSlowClock(t *testing.T, f *fixture) {
 	f.createHeldNode("n2")
 	w.checkNodesTimes(1)
 	require.Len(t, w.eventMessages("Node n1", readiness.AgentMissing), 1)
+	require.Empty(t, w.eventMessages("Node n2", readiness.AgentMissing))
+}
+
+// testFastClock: the clock of this machine gains an hour in a day. Later nodes are not older for that.
+func testFastClock(t *testing.T, f *fixture) {
+	w := f.startLeader(0)
+	f.createHeldNode("n1")
+	w.advance(serverTimeLife + time.Hour)
+	f.createHeldNode("n2")
+	w.checkNodesTimes(1)
 	require.Empty(t, w.eventMessages("Node n2", readiness.AgentMissing))
 }
 

@@ -2,12 +2,9 @@ package etcddetect
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"slices"
@@ -50,7 +47,12 @@ func (s *hostScan) addLog(logDir string) {
 		dir = path.Dir(path.Dir(logDir))
 	}
 	info, err := s.root.Stat(logDir)
-	if hostfs.IsAbsent(err) || s.isInUse(dir, info) {
+	problem := s.mountProblem(dir)
+	switch {
+	case hostfs.IsAbsent(err) && problem != nil:
+		s.addUnknown("the data directory %s: %v", dir, problem)
+		return
+	case hostfs.IsAbsent(err), s.isInUse(dir, info):
 		return
 	}
 	newest, ref, err := readLog(s.root, logDir)
@@ -93,8 +95,6 @@ const (
 	maxWALHead = 512
 )
 
-var errNoMetadata = errors.New("no metadata record")
-
 // readLog returns the newest segment of a log, and the member whose log it is. Both are nil with an
 // error, and the member is if the log is damaged.
 func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.MemberRef, err error) {
@@ -115,68 +115,39 @@ func readLog(files hostfs.Root, dir string) (newest fs.FileInfo, ref *evidence.M
 	if err != nil {
 		return nil, nil, err
 	}
-	stored, damage := parseWALHead(head)
-	if damage != nil {
-		return info, nil, nil
-	}
-	return info, &stored, nil
+	return info, parseWALHead(head), nil
 }
 
-// parseWALHead returns the member in the metadata record at the beginning of a segment.
-func parseWALHead(head []byte) (evidence.MemberRef, error) {
-	checksum, rest, err := parseWALRecord(head)
-	if err != nil {
-		return evidence.MemberRef{}, err
-	}
-	metadata, _, err := parseWALRecord(rest)
-	if err != nil {
-		return evidence.MemberRef{}, err
-	}
-	if checksum.kind != walChecksum || metadata.kind != walMetadata {
-		return evidence.MemberRef{}, errNoMetadata
-	}
-	if crc32.Update(checksum.crc, crc32.MakeTable(crc32.Castagnoli), metadata.data) != metadata.crc {
-		return evidence.MemberRef{}, errors.New("the checksum of the metadata record is wrong")
-	}
-	fields, err := parseFields(metadata.data) // etcdserverpb.Metadata
-	if err != nil {
-		return evidence.MemberRef{}, err
-	}
+// parseWALHead returns the member in the metadata record at the beginning of a segment, or nil if
+// the segment is damaged.
+func parseWALHead(head []byte) *evidence.MemberRef {
+	checksum, rest := parseWALRecord(head)
+	metadata, _ := parseWALRecord(rest)
+	sum := crc32.Update(uint32(checksum[2].number), crc32.MakeTable(crc32.Castagnoli), metadata[3].text)
+	fields := parseFields(metadata[3].text) // etcdserverpb.Metadata
 	node, cluster := fields[1].number, fields[2].number
-	if node == 0 || cluster == 0 {
-		return evidence.MemberRef{}, errNoMetadata
+	isWhole := checksum[1].number == walChecksum && metadata[1].number == walMetadata && metadata[2].number == uint64(sum)
+	if !isWhole || node == 0 || cluster == 0 {
+		return nil
 	}
-	return evidence.MemberRef{
+	return &evidence.MemberRef{
 		Cluster: v1alpha1.ClusterID(strconv.FormatUint(cluster, 16)), Member: v1alpha1.MemberID(strconv.FormatUint(node, 16)),
-	}, nil
+	}
 }
 
-// A walRecord is a walpb.Record.
-type walRecord struct {
-	kind uint64
-	crc  uint32
-	data []byte
-}
-
-// parseWALRecord returns the first record, and the bytes after it. A record follows its length,
-// whose highest byte contains the number of bytes of padding (wal/encoder.go, encodeFrameSize).
-func parseWALRecord(text []byte) (record walRecord, rest []byte, err error) {
+// parseWALRecord returns the fields of the first record, and the bytes after it, or nothing if it is
+// cut off. A record is a walpb.Record with its type, checksum and data. It follows its length, whose
+// highest byte contains the number of bytes of padding (wal/encoder.go, encodeFrameSize).
+func parseWALRecord(text []byte) (fields map[protowire.Number]field, rest []byte) {
 	if len(text) < 8 {
-		return record, nil, io.ErrUnexpectedEOF
+		return nil, nil
 	}
 	frame, text := binary.LittleEndian.Uint64(text), text[8:]
 	length, padding := frame&(1<<56-1), frame>>56&7
 	if length+padding > uint64(len(text)) {
-		return record, nil, io.ErrUnexpectedEOF
+		return nil, nil
 	}
-	fields, err := parseFields(text[:length])
-	if err != nil {
-		return record, nil, err
-	}
-	if fields[2].number > math.MaxUint32 {
-		return record, nil, errors.New("the checksum of a record is too large")
-	}
-	return walRecord{fields[1].number, uint32(fields[2].number), fields[3].text}, text[length+padding:], nil
+	return parseFields(text[:length]), text[length+padding:]
 }
 
 // A field is the value of a field of a message.
@@ -185,13 +156,13 @@ type field struct {
 	text   []byte
 }
 
-// parseFields returns the fields of a message that has numbers and texts only.
-func parseFields(message []byte) (map[protowire.Number]field, error) {
+// parseFields returns the fields of a message that has numbers and texts only, or nil.
+func parseFields(message []byte) map[protowire.Number]field {
 	fields := map[protowire.Number]field{}
 	for len(message) > 0 {
 		id, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return nil, protowire.ParseError(n)
+			return nil
 		}
 		message = message[n:]
 		var f field
@@ -201,12 +172,12 @@ func parseFields(message []byte) (map[protowire.Number]field, error) {
 		case protowire.BytesType:
 			f.text, n = protowire.ConsumeBytes(message)
 		default:
-			return nil, fmt.Errorf("field %d has the unexpected type %d", id, kind)
+			return nil
 		}
 		if n < 0 {
-			return nil, protowire.ParseError(n)
+			return nil
 		}
 		message, fields[id] = message[n:], f
 	}
-	return fields, nil
+	return fields
 }

@@ -30,6 +30,25 @@ func detectWithSearch(t *testing.T, root string) evidence.Scan {
 	return findings
 }
 
+// TestDataOnUnmountedDisk: what a search found on a disk of /etc/fstab is not gone while nothing is
+// mounted there.
+func TestDataOnUnmountedDisk(t *testing.T) {
+	root := hosttest.New(t, hosttest.Files{
+		"/etc/fstab": "UUID=x /data ext4 nofail\n",
+		"/data/etcd/member/wal/0000000000000000-0000000000000000.wal": string(walHead(t)),
+	})
+	search := datasearch.New(hostfs.Root(root), datasearch.Limits{MaxTime: time.Minute, MaxDirectories: 1000},
+		slog.New(slog.DiscardHandler))
+	search.Once(t.Context())
+	detector := New(hostfs.Root(root), nil)
+	detector.UseSearch(search)
+	require.Len(t, detector.Detect().Data, 1)
+	hosttest.Remove(t, root, "/data/etcd")
+	require.Equal(t, []string{"the data directory /data/etcd: nothing is mounted on /data"}, detector.Detect().Unknown)
+	hosttest.Add(t, root, hosttest.Files{"/etc/fstab": ""})
+	require.Empty(t, detector.Detect().Unknown)
+}
+
 // TestData has the data of a stopped member in places that nothing names.
 func TestData(t *testing.T) {
 	const (
@@ -39,8 +58,7 @@ func TestData(t *testing.T) {
 		command = "/usr/bin/etcd --data-dir=" + dir + "\n"
 	)
 	head := string(walHead(t))
-	ref, err := parseWALHead([]byte(head))
-	require.NoError(t, err)
+	ref := *parseWALHead([]byte(head))
 	found := func(dir string) []evidence.Data { return []evidence.Data{{Dir: dir, Ref: ref}} }
 	unit := func(flags string) hosttest.Files {
 		text := serviceOf("ExecStart=" + strings.TrimSpace(command) + flags)

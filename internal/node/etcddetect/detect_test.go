@@ -234,6 +234,10 @@ func TestDetectStopped(t *testing.T) {
 				"the data directory /var/lib/etcd: nothing is mounted on /var/lib/etcd",
 			},
 		},
+		"unit on a disk that is not mounted": {
+			host:    hosttest.Files{unitFile: "-> /opt/etcd/etcd.service", "/etc/fstab": "/dev/sdb1 /opt ext4 nofail 0 2\n"},
+			unknown: []string{"systemd unit etcd.service (nothing is mounted on /opt)" + opaque},
+		},
 		"link in /etc/fstab": {
 			host: hosttest.Files{
 				"/var/lib/etcd": "-> ../../srv/etcd", "/srv/etcd/x": "x", "/etc/fstab": "UUID=x /var/lib/etcd ext4\n",

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -112,9 +113,13 @@ func (s etcdSettings) addYAML(prefix string, mapping *yaml.Node) (others map[str
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias
 		}
-		if value.Kind != yaml.ScalarNode {
+		var number int64
+		switch {
+		case value.Kind != yaml.ScalarNode:
 			others[name] = value
-		} else if value.ShortTag() != "!!null" {
+		case value.ShortTag() == "!!int" && value.Decode(&number) == nil:
+			s[prefix+name] = strconv.FormatInt(number, 10)
+		case value.ShortTag() != "!!null":
 			s[prefix+name] = value.Value
 		}
 	}

@@ -45,6 +45,7 @@ func (s *hostScan) addUnits() {
 		unit := &starter{kind: unitStarter, name: name, program: programOf(name), texts: s.readTexts(name, own...)}
 		for _, text := range unit.all[:len(own)] {
 			unit.addCommands(text.content)
+			unit.checkMount(text.file)
 		}
 		s.starters = append(s.starters, unit)
 	}
