@@ -87,28 +87,26 @@ func (l *nodeLoop) run(ctx context.Context) error {
 		err := l.pass(ctx)
 		l.lastPass.set(time.Now())
 		l.logResult(ctx, err)
-		delay, wake := jittered(l.cfg.Tick), l.wake
+		pause, delay := time.Duration(0), jittered(l.cfg.Tick) // nothing wakes the loop in the pause
 		if err == nil {
 			l.allowShutdown(ctx)
 			retry.Reset()
 			if l.written != written {
-				if err := loop.Wait(ctx, writes.Reserve().Delay(), nil); err != nil {
-					return err
-				}
+				pause = writes.Reserve().Delay()
 			}
 		} else {
 			// The delay counts from the start of the failed pass, because a pass that hung has
 			// already waited.
-			delay, wake = retry.Next()-time.Since(began), nil
+			delay = retry.Next() - time.Since(began)
+			pause = delay
 			if isRefusal(err) { // a policy may always refuse one part, and the host may shut down
-				pause := min(delay, refusedPause)
-				if err := loop.Wait(ctx, pause, nil); err != nil {
-					return err
-				}
-				delay, wake = delay-pause, l.wake
+				pause = min(delay, refusedPause)
 			}
 		}
-		if err := loop.Wait(ctx, delay, wake); err != nil {
+		if err := loop.Wait(ctx, pause, nil); err != nil {
+			return err
+		}
+		if err := loop.Wait(ctx, delay-pause, l.wake); err != nil {
 			return err
 		}
 	}
