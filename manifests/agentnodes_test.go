@@ -2,6 +2,7 @@ package manifests_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 )
 
 // ownNode is the Node of the agent under test. Each rule has something to guard on it.
@@ -79,8 +81,8 @@ func testAgentIdentity(t *testing.T, server *apiserver.Server, agent, unbound *k
 }
 
 func testAgentAllowed(t *testing.T, agent *kubernetes.Clientset) {
-	const marks = `{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true","atlassian.com/no-delete":"x",` +
-		`"autoscaling.cast.ai/removal-disabled":"true"}`
+	marks, err := json.Marshal(autoscaler.Annotations("x"))
+	require.NoError(t, err)
 	const otherTaints = `,{"key":"readiness.k8s.io/network","effect":"NoSchedule"},` +
 		`{"key":"startup-taint.cluster-autoscaler.kubernetes.io/x","effect":"NoSchedule"}`
 	record := `{"metadata":{"annotations":{"holdfast.dev/hold":"{}"}},"spec":{"unschedulable":`
@@ -89,7 +91,7 @@ func testAgentAllowed(t *testing.T, agent *kubernetes.Clientset) {
 		"own labels removed":    labels(`{"holdfast.dev/etcd-member":null,"stackpoint.io/role":null}`),
 		"record and cordon":     record + `true}}`,
 		"uncordon":              record + `null}}`,
-		"marks":                 annotations(marks),
+		"marks":                 annotations(string(marks)),
 		"marks removed":         annotations(`{"karpenter.sh/do-not-disrupt":null,"holdfast.dev/marks":null}`),
 		"taints of hold absent": taints(""),
 		"taints of other holds": taints(otherTaints),

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
+	"github.com/holdfast-dev/holdfast/pkg/autoscaler"
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
@@ -103,33 +104,26 @@ func testBornHeld(t *testing.T, server *apiserver.Server) {
 }
 
 // testBornMarks checks that a new node gets the marks that keep autoscalers from removing it
-// as unneeded. The policy does not change annotations that the Node has already, and does not
-// list them in the record.
+// as unneeded: those that an agent sets. The policy does not change annotations that the Node has
+// already, and does not list them in the record.
 func testBornMarks(t *testing.T, server *apiserver.Server) {
-	const (
-		autoscaler = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-		karpenter  = "karpenter.sh/do-not-disrupt"
-		escalator  = "atlassian.com/no-delete"
-		cast       = "autoscaling.cast.ai/removal-disabled"
-	)
 	free, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born"})
 	require.NoError(t, err)
 	remove(t, server, "born")
-	require.ElementsMatch(t, []string{autoscaler, karpenter, escalator, cast}, parsedRecord(t, free).Marks)
+	require.ElementsMatch(t, autoscaler.Keys(), parsedRecord(t, free).Marks)
 	open := readiness.Decide(free, ready(free), readiness.Policy{}, time.Now())
-	for _, key := range []string{autoscaler, karpenter, escalator, cast} {
-		require.NotEmpty(t, free.Annotations[key])
+	for key, value := range autoscaler.Annotations("held by Holdfast until its network works") {
+		require.Equal(t, value, free.Annotations[key], key)
 		require.Contains(t, open.Annotations, key)
 		require.Nil(t, open.Annotations[key], "the agent removes the marks that the policy has set")
 	}
 
-	existing := map[string]string{autoscaler: "false", escalator: "mine"}
+	existing := map[string]string{autoscaler.ClusterAutoscaler: "false", autoscaler.Escalator: "mine"}
 	taken, _, err := server.AddNode(t.Context(), apiserver.NodeSpec{Name: "born", Annotations: existing})
 	require.NoError(t, err)
 	remove(t, server, "born")
-	require.Equal(t, "false", taken.Annotations[autoscaler])
-	require.Equal(t, "mine", taken.Annotations[escalator])
-	require.ElementsMatch(t, []string{karpenter, cast}, parsedRecord(t, taken).Marks)
+	require.Subset(t, taken.Annotations, existing)
+	require.ElementsMatch(t, []string{autoscaler.Karpenter, autoscaler.CastAI}, parsedRecord(t, taken).Marks)
 }
 
 // ready returns the facts of a host with a working network and without etcd.
