@@ -85,7 +85,8 @@ func (d *Detector) serverAuthorities(
 
 func isTrue(setting string) bool {
 	isSet, err := strconv.ParseBool(setting)
-	return err == nil && isSet || slices.Contains([]string{"yes", "on"}, strings.ToLower(setting)) // in YAML
+	isYAML := slices.Contains([]string{"yes", "on"}, strings.ToLower(setting))
+	return err == nil && isSet || isYAML
 }
 
 // existingPath returns the agent's path for a path of the server, or "" if the file does not

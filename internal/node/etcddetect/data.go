@@ -135,9 +135,9 @@ func parseWALHead(head []byte) *evidence.MemberRef {
 	}
 }
 
-// parseWALRecord returns the fields of the first record, and the bytes after it, or nothing if it is
-// cut off. A record is a walpb.Record with its type, checksum and data. It follows its length, whose
-// highest byte contains the number of bytes of padding (wal/encoder.go, encodeFrameSize).
+// parseWALRecord returns the fields of the first record, and the bytes after it, or nothing if it
+// is cut off. A record is a walpb.Record with its type, checksum and data. It follows its length,
+// whose highest byte contains the number of bytes of padding (wal/encoder.go, encodeFrameSize).
 func parseWALRecord(text []byte) (fields map[protowire.Number]field, rest []byte) {
 	if len(text) < 8 {
 		return nil, nil

@@ -46,12 +46,12 @@ func TestProgramWithLongPath(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, table.Close()) }()
 	filter := procFilter{table: table}
-	isServer, err := filter.canBeServer(pid)
+	exe, comm, called, err := filter.names(pid)
 	require.NoError(t, err)
-	require.False(t, isServer)
+	require.Equal(t, []string{"", "sleep", path}, []string{exe, comm, called})
 	proc, err := procfs.NewProc(pid)
 	require.NoError(t, err)
-	_, isServer, err = new(Detector).readProcess(proc, true)
+	_, isServer, err := new(Detector).readProcess(proc, exe, comm, true)
 	require.NoError(t, err)
 	require.False(t, isServer)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -74,10 +75,11 @@ func (s *hostScan) addProcesses() {
 	}
 	sort.Sort(processes)
 	for _, proc := range processes {
-		ok, err := filter.canBeServer(proc.PID)
+		exe, comm, called, err := filter.names(proc.PID)
 		var p etcdProcess
+		ok := slices.ContainsFunc([]string{path.Base(exe), comm, path.Base(called)}, isServerName)
 		if ok || err == nil && holders[proc.PID] {
-			p, ok, err = s.readProcess(proc, holders[proc.PID])
+			p, ok, err = s.readProcess(proc, exe, comm, holders[proc.PID])
 		}
 		switch {
 		case hasEnded(err):
@@ -98,24 +100,13 @@ func hidesProgram(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ENAMETOOLONG)
 }
 
-// readProcess reads one process, which may hold a lock. ok is false if it is no etcd server.
-func (d *Detector) readProcess(proc procfs.Proc, isHolder bool) (p etcdProcess, ok bool, err error) {
-	comm, err := proc.Comm()
-	if err != nil {
-		return p, false, err
-	}
+// readProcess reads one process by the names of its program. It may hold a lock. ok is false if it
+// is no etcd server.
+func (d *Detector) readProcess(proc procfs.Proc, exe, comm string, isHolder bool) (p etcdProcess, ok bool, err error) {
 	line, err := proc.CmdLine()
-	if err != nil {
+	if err != nil || len(line) == 0 { // a zombie
 		return p, false, err
 	}
-	if len(line) == 0 {
-		return p, false, nil // a zombie
-	}
-	exe, err := proc.Executable()
-	if err != nil && !hidesProgram(err) {
-		return p, false, err
-	}
-	exe = strings.TrimSuffix(exe, deletedSuffix)
 	root := hostfs.Root(d.root.Proc(strconv.Itoa(proc.PID) + "/root"))
 	p = etcdProcess{pid: proc.PID, args: line[1:], program: "etcd", root: root}
 	if isEtcdProcess(comm, exe, line) {
@@ -207,37 +198,30 @@ func isEtcdProcess(comm, exe string, line []string) bool {
 // runs.
 const deletedSuffix = " (deleted)"
 
-// A procFilter finds the few processes that may be etcd servers among thousands. It reads as
-// little as possible of each: reading 2,000 processes in full would take longer than the rest
-// of the scan.
+// A procFilter reads the names of processes. A few of thousands may be etcd servers, and reading
+// 2,000 processes in full would take longer than the rest of the scan.
 type procFilter struct {
 	table *os.File
 	buf   [4096]byte
 }
 
-// canBeServer reports whether the program, the name or the command of a process is that of etcd.
-func (f *procFilter) canBeServer(pid int) (bool, error) {
+// names returns the path of the program of a process, its name, and the first word of its command.
+// The path is empty if it cannot be read.
+func (f *procFilter) names(pid int) (exe, comm, called string, err error) {
 	dir := strconv.Itoa(pid)
 	n, err := unix.Readlinkat(int(f.table.Fd()), dir+"/exe", f.buf[:])
 	if err != nil && !hidesProgram(err) {
-		return false, err // also for a kernel thread, which has no program
+		return "", "", "", err // also for a kernel thread, which has no program
 	}
-	if err == nil && isServerName(path.Base(strings.TrimSuffix(string(f.buf[:n]), deletedSuffix))) {
-		return true, nil
-	}
-	comm, err := f.read(dir + "/comm")
+	exe = strings.TrimSuffix(string(f.buf[:max(n, 0)]), deletedSuffix)
+	text, err := f.read(dir + "/comm")
 	if err != nil {
-		return false, err
+		return "", "", "", err
 	}
-	if isServerName(string(bytes.TrimSpace(comm))) {
-		return true, nil
-	}
-	line, err := f.read(dir + "/cmdline")
-	if err != nil {
-		return false, err
-	}
-	called, _, _ := bytes.Cut(line, []byte{0})
-	return isServerName(path.Base(string(called))), nil
+	comm = string(bytes.TrimSpace(text))
+	text, err = f.read(dir + "/cmdline")
+	line, _, _ := bytes.Cut(text, []byte{0})
+	return exe, comm, string(line), err
 }
 
 // read returns the beginning of a file of the table. The next call overwrites it.

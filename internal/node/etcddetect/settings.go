@@ -76,8 +76,8 @@ var (
 )
 
 // parseConfigFile reads an etcd configuration file (etcd embed/config.go, configYAML), which can be
-// that of any user. Its errors name a line at most and quote nothing: such files contain tokens, and
-// errors are visible in logs and on the Node.
+// that of any user. Its errors name a line at most and quote nothing: such files contain tokens,
+// and errors are visible in logs and on the Node.
 func parseConfigFile(text []byte) (etcdSettings, error) {
 	if len(text) > maxYAMLSize {
 		return nil, errYAMLSize
