@@ -271,6 +271,8 @@ func otherSteps() map[string]func(*tracePlayer, []string) {
 	return map[string]func(*tracePlayer, []string){
 		// advance DURATION
 		"advance": func(s *tracePlayer, args []string) { s.advance(s.duration(args[0])) },
+		// renames HOST NAME: the host registers next under this name
+		"renames": func(s *tracePlayer, args []string) { s.host(args[0]).name = args[1] },
 		// machine-comes NAME: its kubelet registers
 		"machine-comes": func(s *tracePlayer, args []string) { s.addHost(args[0]) },
 		// replica NUMBER: it answers from now on
@@ -325,7 +327,7 @@ func (s *tracePlayer) stall(args []string, stalled bool) {
 		r := s.replicas[number(s.t, i)]
 		watch := map[string]*bool{
 			"nodes": &r.caches.nodes.stalled, "etcdclusters": &r.caches.clusters.stalled,
-			"machines": &r.machineWatchStalled,
+			"machines": &r.machineWatchStalled, "etcdobservations": &r.caches.observations.stalled,
 		}[args[0]]
 		require.NotNil(s.t, watch)
 		*watch = stalled

@@ -154,7 +154,16 @@ func (s *Store) LiveClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, erro
 // cache may be newer than its observations.
 func (s *Store) CachedClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
 	isCurrent := s.Clusters.IsCurrent()
-	isCurrent = s.Observations.IsCurrent() && isCurrent
+	return s.clusters(ctx, s.Observations.IsCurrent() && isCurrent)
+}
+
+// LatestClusters lists all EtcdClusters as LiveClusters does, or as the cache has them if the API
+// server does not answer in time.
+func (s *Store) LatestClusters(ctx context.Context) ([]*v1alpha1.EtcdCluster, error) {
+	return s.clusters(ctx, false)
+}
+
+func (s *Store) clusters(ctx context.Context, isCurrent bool) ([]*v1alpha1.EtcdCluster, error) {
 	clusters, err := s.Clusters.List()
 	observations, observationsErr := s.Observations.List() // after the EtcdClusters
 	err = errors.Join(err, observationsErr)

@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"reflect"
@@ -80,12 +81,13 @@ func (l *Leader) reconcileCluster(
 	if _, isSet := c.Annotations[quorum.ResolveAnnotation]; isSet {
 		errs = append(errs, l.resolveByHand(ctx, c, s))
 	}
-	subject := subjectOf(c, index, s.nonces())
+	subject, latest := subjectOf(c, index, s.nonces()), c
 	if l.isProbeDue(c, subject, s) {
-		errs = append(errs, l.probeAndWrite(ctx, c, index, subject, s))
+		read, err := l.probeAndWrite(ctx, c, index, subject, s)
+		latest, errs = cmp.Or(read, c), append(errs, err)
 	}
 	l.reportSharedIDs(c, index, s)
-	return errors.Join(append(errs, l.restoreLabels(ctx, c, index, s), l.writeSummary(ctx, c, index, existing, s))...)
+	return errors.Join(append(errs, l.restoreLabels(ctx, latest, index, s), l.writeSummary(ctx, c, index, existing, s))...)
 }
 
 func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterState) bool {
@@ -108,17 +110,18 @@ func (l *Leader) isProbeDue(c *v1alpha1.EtcdCluster, subject []any, s *clusterSt
 }
 
 // probeAndWrite requests a probe, and then brings grants and bindings up to date from the
-// observations and from Nodes that it reads now.
+// observations and from Nodes that it reads now. It returns the EtcdCluster with the observations
+// that it read, or nil.
 func (l *Leader) probeAndWrite(
 	ctx context.Context, c *v1alpha1.EtcdCluster, index nodeIndex, subject []any, s *clusterState,
-) error {
+) (read *v1alpha1.EtcdCluster, err error) {
 	live, err := l.Store.LiveCluster(ctx, c.Name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	probe, err := l.Store.RequestProbe(ctx, live)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if s.probe != nil {
 		s.probe.Release()
@@ -126,15 +129,15 @@ func (l *Leader) probeAndWrite(
 	s.probe, s.requestedAt, s.subject = probe, l.Now(), subject
 	l.waitForObservations(ctx, probe, index)
 
-	c, nonces, err := l.readAnswers(ctx, probe)
+	read, nonces, err := l.readAnswers(ctx, probe)
 	if err != nil {
 		s.hasFailed = true
-		return err
+		return nil, err
 	}
-	possible := index.possibleNodes(c)
+	possible := index.possibleNodes(read)
 	nodes := l.Store.LiveNodesNamed(ctx,
-		slices.Concat(clusterstore.NodeNames(c), index.announcers(c), clusterstore.BoundNodeNames(possible)))
-	view := quorum.View{Cluster: c, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: possible}
+		slices.Concat(clusterstore.NodeNames(read), index.announcers(read), clusterstore.BoundNodeNames(possible)))
+	view := quorum.View{Cluster: read, Nonces: nonces, Nodes: l.Store.StatesOf(nodes), PossibleNodes: possible}
 	s.addProofs(view, l.Now(), 2*calmTick)
 	s.addReturns(view, l.Now())
 	if s.isReturning() {
@@ -149,7 +152,7 @@ func (l *Leader) probeAndWrite(
 	}
 	err = l.retryOnConflict(err)
 	s.hasFailed = err != nil
-	return err
+	return read, err
 }
 
 // readAnswers returns the EtcdCluster with its observations as they are now, and the nonces that

@@ -177,12 +177,11 @@ func (s Snapshot) GivenUpBy(g v1alpha1.Grant) []v1alpha1.MemberID {
 	return observation.SortedIDs(found)
 }
 
-// isSameMachine reports whether the machine of a grant, whose Node is gone, has registered this
-// Node too. An equal provider ID shows that, unless the hardware is another one: k3s makes the ID
-// from the name.
+// isSameMachine reports whether the machine of a grant has registered this Node too. An equal
+// provider ID shows that, unless the hardware is another one: k3s makes the ID from the name. The
+// Node of a drain may still exist (F100).
 func (s Snapshot) isSameMachine(b v1alpha1.Binding, g v1alpha1.Grant) bool {
 	n := s.Nodes[b.Node]
-	isGone := s.Nodes[g.Node].UID != g.NodeUID
-	return isGone && n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
+	return n.UID == b.NodeUID && g.ProviderID != "" && n.ProviderID == g.ProviderID &&
 		!observation.NewMachine(g.MachineID, g.SystemUUID).IsOther(n.Machine)
 }

@@ -180,7 +180,7 @@ func TestF20MachineJoinedAgain(t *testing.T) {
 		"another name, other hardware":                           {otherHardware, ms, none, own, counts},
 		"the same name and provider ID, other hardware":          {sameProviderID, ms, nt, "", counts},
 		"another name, no machine known":                         {provided("", ""), none, none, own, counts},
-		"another name, both Nodes exist":                         {bothExist, none, none, own, counts},
+		"F100 another name, both Nodes exist":                    {bothExist, none, none, "", isLost},
 		// F44: a machine joined again before its kubelet registered, and counted by the claim of a
 		// worker.
 		"F44 no Node yet, claimed by a worker":       {claimed(v1alpha1.BasisClaim), none, none, own, isLost},
