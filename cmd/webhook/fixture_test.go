@@ -95,8 +95,8 @@ func (w *webhookProcess) start(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// requireStopped waits until the process has ended after a SIGTERM, with success. Stop would kill it
-// after 5 s, which a busy machine needs for the last reviews.
+// requireStopped waits until the process has ended after a SIGTERM, with success. Stop would kill
+// it after 5 s, which a busy machine needs for the last reviews.
 func (w *webhookProcess) requireStopped(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool { return !w.Running() }, soon, 10*time.Millisecond)

@@ -73,8 +73,8 @@ func testSlowPosts(t *testing.T, f *fixture) {
 }
 
 // requireVerdicts makes dry-run deletions, half of a node with etcd and half of a worker. Each must
-// get the answer of the webhook. On a busy machine the API server can be too slow for some verdicts,
-// but not for most.
+// get the answer of the webhook. On a busy machine the API server can be too slow for some
+// verdicts, but not for most.
 func (f *fixture) requireVerdicts(t *testing.T) {
 	t.Helper()
 	const rounds = 5

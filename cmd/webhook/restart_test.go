@@ -31,8 +31,9 @@ const endpointDelay = 700 * time.Millisecond
 
 // testRestarts restarts both replicas, and then kills one, while clients delete nodes with etcd.
 // Each deletion must get the answer that a running webhook gives. A kill may cut off the reviews
-// that are under way in that moment, and one on each idle connection. A restart may cut off one that
-// is sent on an idle connection in the moment in which the server closes it (closeConnections).
+// that are under way in that moment, and one on each idle connection. A restart may cut off one
+// that is sent on an idle connection in the moment in which the server closes it
+// (closeConnections).
 func testRestarts(t *testing.T, f *fixture) {
 	args := []string{"--observer-wait=400ms"}
 	f.startReady(t, args, args)

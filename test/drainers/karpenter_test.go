@@ -21,7 +21,7 @@ import (
 )
 
 // expireAfter is when the expiring NodeClaim expires. Its node must have registered before.
-const expireAfter = "90s"
+const expireAfter = "150s"
 
 const (
 	// nodeClaim is a NodeClaim without a NodePool: nothing but the test and its expiration deletes it.

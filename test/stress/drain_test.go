@@ -16,8 +16,9 @@ import (
 	"github.com/holdfast-dev/holdfast/test/fixture"
 )
 
-// rebootTime is how long a drained node is away. It is longer than kubectl waits between two
-// evictions, so a second drain that was allowed meanwhile would have been seen.
+// rebootTime is how long a drained node is away after the other drains were refused. It is longer
+// than kubectl waits between two evictions, so a second drain that was allowed meanwhile would have
+// been seen.
 const rebootTime = 8 * time.Second
 
 // TestDrains drains all nodes of a cluster with `kubectl drain` at the same time, and restarts and
@@ -34,7 +35,7 @@ func TestDrains(t *testing.T) {
 	}
 
 	log := drainLog{output: map[string]string{}}
-	ctx, cancel := context.WithTimeout(t.Context(), fixture.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*fixture.Timeout)
 	defer cancel()
 	var g errgroup.Group
 	for node := range s.nodes {
@@ -107,15 +108,36 @@ func (s *stressTest) reboot(ctx context.Context, node string, log *drainLog) err
 	if err := c.checkRead(ctx); err != nil {
 		return fmt.Errorf("with node %s away: %w", node, err)
 	}
+	if err := s.WaitUntil(ctx, "the other drains to be refused", func(ctx context.Context) error {
+		return s.checkRefused(ctx, node)
+	}); err != nil {
+		return err
+	}
 	if err := fixture.Wait(ctx, rebootTime); err != nil {
 		return err
 	}
+	log.comeBack()
 	if err := c.recoverMember(m); err != nil {
 		return err
 	}
-	log.comeBack()
 	_, err := s.API.Kubectl(ctx, "uncordon", node)
 	return err
+}
+
+// checkRefused returns nil if the drains of all other nodes were refused.
+func (s *stressTest) checkRefused(ctx context.Context, drained string) error {
+	for node := range s.nodes {
+		events, err := s.client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+			FieldSelector: "reason=DrainRefused,involvedObject.kind=Node,involvedObject.name=" + node,
+		})
+		if err == nil && node != drained && len(events.Items) == 0 {
+			err = fmt.Errorf("the drain of node %s was not refused", node)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // startKubelets ends pods that are deleted, as the kubelets of their nodes do.

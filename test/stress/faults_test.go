@@ -89,8 +89,8 @@ func (s *stressTest) killReplica(webhook *fixture.Webhook) error {
 	defer s.mu.Unlock()
 	outage := timeSpan{from: time.Now()}
 	err := webhook.Kill()
-	// Time for the API server to detect the closed connection.
-	outage.to = time.Now().Add(time.Second)
+	// Time for the API server to detect the closed connections, also on a busy machine.
+	outage.to = time.Now().Add(10 * time.Second)
 	s.outages = append(s.outages, outage)
 	return err
 }

@@ -38,7 +38,7 @@ const (
 	longest                    = 12 * time.Minute
 	// mostUnanswered is the largest number of deletions that the webhook may answer too late. An idle
 	// machine has none.
-	mostUnanswered = deletions / 20
+	mostUnanswered = deletions / 5
 )
 
 // A stressTest has the state of one run.

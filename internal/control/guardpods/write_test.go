@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-dev/holdfast/internal/shared/loop"
 )
 
-// TestPace: the delays between the guard pods of a node grow, and begin again after a while. Nothing
-// is kept of a node by then, which may be gone.
+// TestPace: the delays between the guard pods of a node grow, and begin again after a while.
+// Nothing is kept of a node by then, which may be gone.
 func TestPace(t *testing.T) {
 	now := time.Now()
 	c := &controller{

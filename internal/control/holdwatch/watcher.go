@@ -197,8 +197,8 @@ func (w *watcher) serverTimeAt(now time.Time) time.Time {
 	return w.serverTime.Add(now.Sub(w.readAt))
 }
 
-// serverTimeLife is how long the API server's time is used. A clock that no server corrects is wrong
-// by minutes after a month.
+// serverTimeLife is how long the API server's time is used. A clock that no server corrects is
+// wrong by minutes after a month.
 const serverTimeLife = 24 * time.Hour
 
 // readServerTime reads the API server's time when a node that was born held appears, once a day.

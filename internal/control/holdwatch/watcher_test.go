@@ -301,7 +301,8 @@ func testSlowClock(t *testing.T, f *fixture) {
 	require.Empty(t, w.eventMessages("Node n2", readiness.AgentMissing))
 }
 
-// testFastClock: the clock of this machine gains an hour in a day. Later nodes are not older for that.
+// testFastClock: the clock of this machine gains an hour in a day. Later nodes are not older for
+// that.
 func testFastClock(t *testing.T, f *fixture) {
 	w := f.startLeader(0)
 	f.createHeldNode("n1")
