@@ -93,11 +93,12 @@ func (r *Reviewer) reviewClusters(ctx context.Context, req quorum.Request) (quor
 	return r.probeAndGrant(ctx, req, selected, all)
 }
 
-// ReviewUnlabelled decides for a Node without the label, without a probe: from the cache if its agent
-// has reported no member, or else from a live read. A watch that has hung for seconds may be why the
-// leader has not set the label (F99). An override of its refusal is recorded as that of Review. An
-// error with the zero Decision means that nothing is known of the Node; the caller decides what
-// follows from that. An error with a refusal means that the override could not be recorded.
+// ReviewUnlabelled decides for a Node without the label, without a probe: from the cache if its
+// agent has reported no member, or else from a live read. A watch that has hung for seconds may be
+// why the leader has not set the label (F99). An override of its refusal is recorded as that of
+// Review. An error with the zero Decision means that nothing is known of the Node; the caller
+// decides what follows from that. An error with a refusal means that the override could not be
+// recorded.
 func (r *Reviewer) ReviewUnlabelled(ctx context.Context, req quorum.Request) (quorum.Decision, error) {
 	list := r.store.CachedClusters
 	if req.AgentSilent {

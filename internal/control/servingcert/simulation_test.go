@@ -60,8 +60,8 @@ type simReplica struct {
 	// seen is the certificate at the last check, nil if there was none since the start.
 	seen *tls.Certificate
 	// unsettledUntil is when every API server accepts the certificate of a replica that had none, or
-	// an expired one, while a lost CA was replaced, or after an old one was restored: it serves the
-	// certificate of that CA without waiting.
+	// an expired one. While a lost CA is replaced, and after an old one was restored, the replica
+	// serves the certificate of that CA without waiting.
 	unsettledUntil time.Time
 }
 

@@ -195,8 +195,8 @@ func (p *Prober) fetchStatus(ctx context.Context, e endpoint) (*pb.StatusRespons
 // not respond now. It reports true if a quorum-confirmed member list has neither the server
 // nor another member with one of its peer URLs; such a member would be a replacement on the
 // same host. It reports false while the server's process runs, because the process may be
-// about to rejoin, unless its log names the removed member: the cluster never accepts that
-// member again, and systemd or the kubelet only start its process again and again.
+// about to rejoin. It does not if the log names the removed member: the cluster never accepts
+// that member again, and systemd or the kubelet start its process again and again.
 func (p *Prober) confirmRemoval(ctx context.Context, server evidence.Server) (evidence.Identity, bool) {
 	cached, _ := p.cached(server)
 	// The data of another member is that of a replacement.
