@@ -180,7 +180,8 @@ func (c *simCluster) requireAccepted(replicas []*simReplica) int {
 		served, err := r.GetCertificate(nil)
 		require.NoError(c.t, err)
 		hadNone := r.seen == nil || r.seen != served && !time.Now().Before(r.seen.Leaf.NotAfter)
-		if r.seen = served; hadNone && (c.secret(unchanged).current == nil || time.Since(c.restored) < c.policy.LeafValidity) {
+		isUnsettled := c.secret(unchanged).current == nil || time.Since(c.restored) < c.policy.LeafValidity
+		if r.seen = served; hadNone && isUnsettled {
 			r.unsettledUntil = time.Now().Add(c.policy.Settle)
 		}
 		if time.Now().Before(r.unsettledUntil) {

@@ -64,19 +64,23 @@ func TestParseConfigFile(t *testing.T) {
 		"nothing": {"", etcdSettings{}, ""},
 		"values": {
 			"name: 1000000\ndata-dir: '/d'\nwal-dir: ~\nauto-tls:\nx: [1, {a: b}]\nname: 0x10\n",
-			etcdSettings{"name": "16", "data-dir": "/d"}, "",
+			etcdSettings{"name": "16", "data-dir": "/d"},
+			"",
 		},
 		"sections": {
 			"client-transport-security: {cert-file: /c}\npeer-transport-security:\n  cert-file: /p\nother: {cert-file: /o}\n",
-			etcdSettings{"cert-file": "/c", "peer-cert-file": "/p"}, "",
+			etcdSettings{"cert-file": "/c", "peer-cert-file": "/p"},
+			"",
 		},
 		"no section": {
 			"name: 1000000\npeer-transport-security: 3\n",
-			etcdSettings{"name": "1000000", "peer-transport-security": "3"}, "",
+			etcdSettings{"name": "1000000", "peer-transport-security": "3"},
+			"",
 		},
 		"anchors": {
 			"x: &x {key-file: /k}\na: &a b\nname: *a\nclient-transport-security: *x\n",
-			etcdSettings{"a": "b", "name": "b", "key-file": "/k"}, "",
+			etcdSettings{"a": "b", "name": "b", "key-file": "/k"},
+			"",
 		},
 		"recursive anchor":     {"client-transport-security: &a {client-transport-security: *a}\n", etcdSettings{}, ""},
 		"merge":                {"x: &x {b: c}\n<<: *x\n", nil, errYAMLForm.Error()},
