@@ -21,17 +21,8 @@ import (
 	"github.com/holdfast-dev/holdfast/pkg/readiness"
 )
 
-const (
-	// defaultTick is the default of --tick: a held node is released within it, whatever
-	// event was lost.
-	defaultTick = 10 * time.Second
-	// maxReleaseDelay is the time of a tick, and as much for a busy machine. Go's own settings of
-	// HTTP/2 need 45 s to find a dead connection. The tests of internal/node/agent have the exact
-	// times.
-	maxReleaseDelay = 2 * defaultTick
-	// outageTime is the time without an API server.
-	outageTime = 3 * time.Second
-)
+// outageTime is the time without an API server.
+const outageTime = 3 * time.Second
 
 func testPausedServer(_ *testing.T, f fixture) {
 	f.testOutage("paused", f.Process().Pause, f.Process().Resume)
@@ -59,11 +50,11 @@ func (f fixture) testOutage(name string, begin, end func() error) {
 	start := time.Now()
 	f.waitFor(name, "released", isReleasedNode)
 	f.t.Logf("released %s after the outage", time.Since(start))
-	require.Less(f.t, time.Since(start), maxReleaseDelay, "one retry delay, and the time of a release")
 }
 
 // testDeadConnections breaks the connections to the API server without a sign to the
-// agent; new connections work. The agent has the environment of the shipped manifest. Its
+// agent; new connections work. Go's own settings of HTTP/2 need 45 s to find a dead connection,
+// which is more than a test waits. The tests of internal/node/agent have the exact times. The agent has the environment of the shipped manifest. Its
 // network works, and only the watch reports that a drain has ended.
 func testDeadConnections(t *testing.T, f fixture) {
 	apiserver.RequireBornHeld(t, f.Server)
@@ -97,7 +88,6 @@ func testDeadConnections(t *testing.T, f fixture) {
 	start := time.Now()
 	f.waitFor(node, "released", isReleasedNode)
 	t.Logf("released %s after the lost event", time.Since(start))
-	require.Less(t, time.Since(start), maxReleaseDelay, "one tick, and the time of a new connection and watch")
 }
 
 // shippedEnvironment returns the HTTP/2 settings in the agent's DaemonSet.

@@ -288,7 +288,7 @@ func TestSlowBody(t *testing.T) {
 	mux := http.NewServeMux()
 	require.NoError(t, f.handler.Mount(mux))
 	server := httptest.NewUnstartedServer(mux)
-	server.Config.ReadTimeout = 50 * time.Millisecond
+	server.Config.ReadTimeout = time.Second
 	server.Start()
 	t.Cleanup(server.Close)
 	f.url = server.URL

@@ -78,7 +78,7 @@ func newHarness(t *testing.T, f *storetest.Fixture, change ...func(*Options)) *l
 // review returns the decision of a review that must not fail.
 func (h *leaderHarness) review(t *testing.T, req quorum.Request) quorum.Decision {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	decision, err := h.reviewer.Review(ctx, req)
 	require.NoError(t, err)

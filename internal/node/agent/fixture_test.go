@@ -23,7 +23,7 @@ const (
 	testMember  = v1alpha1.MemberID("3a1575389de83a83")
 	testBoot    = "6f6b9d3c-1f2b-4c3f-9d3e-0a4f5a1d2e3f"
 	// soon is the limit for what takes milliseconds on an idle machine.
-	soon = 20 * time.Second
+	soon = time.Minute
 )
 
 // closedNetwork returns the facts of a host whose network is not ready.

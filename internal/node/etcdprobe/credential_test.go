@@ -283,7 +283,7 @@ func TestExpiredServerCertificate(t *testing.T) {
 // enableAuth enables etcd's authentication. Only root has a role.
 func enableAuth(t *testing.T, etcd *etcd.Cluster, otherUsers ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	client := etcdClient(t, etcd)
 	for _, user := range append([]string{"root"}, otherUsers...) {

@@ -19,7 +19,7 @@ import (
 )
 
 // stopGrace is the time between SIGTERM and SIGKILL.
-const stopGrace = 5 * time.Second
+const stopGrace = 30 * time.Second
 
 // Options describe a process.
 type Options struct {

@@ -35,7 +35,7 @@ import (
 
 const (
 	// WaitTimeout limits every wait for an expected state.
-	WaitTimeout = 20 * time.Second
+	WaitTimeout = time.Minute
 	// PollInterval is the time between two checks of an expected state.
 	PollInterval = 10 * time.Millisecond
 )
