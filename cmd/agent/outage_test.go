@@ -54,8 +54,9 @@ func (f fixture) testOutage(name string, begin, end func() error) {
 
 // testDeadConnections breaks the connections to the API server without a sign to the
 // agent; new connections work. Go's own settings of HTTP/2 need 45 s to find a dead connection,
-// which is more than a test waits. The tests of internal/node/agent have the exact times. The agent has the environment of the shipped manifest. Its
-// network works, and only the watch reports that a drain has ended.
+// which is more than the test waits. The tests of internal/node/agent have the exact times. The
+// agent has the environment of the shipped manifest. Its network works, and only the watch
+// reports that a drain has ended.
 func testDeadConnections(t *testing.T, f fixture) {
 	apiserver.RequireBornHeld(t, f.Server)
 	for name, value := range shippedEnvironment(t) {
