@@ -318,7 +318,9 @@ type slowCreator struct {
 	meanwhile func()
 }
 
-func (c slowCreator) Create(ctx context.Context, m *corev1.ConfigMap, o metav1.CreateOptions) (*corev1.ConfigMap, error) {
+func (c slowCreator) Create(
+	ctx context.Context, m *corev1.ConfigMap, o metav1.CreateOptions,
+) (*corev1.ConfigMap, error) {
 	c.meanwhile()
 	return c.ConfigMapInterface.Create(ctx, m, o)
 }
