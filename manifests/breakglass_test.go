@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -318,4 +319,74 @@ func testGrants(t *testing.T, server *apiserver.Server) {
 	for _, name := range []string{"ab01", "ab02"} {
 		require.NoError(t, remover.RESTClient().Delete().AbsPath(clusterPath, name).Do(t.Context()).Error())
 	}
+}
+
+// testGrantUpdates writes earlier states of an EtcdCluster, as the restore of a backup does.
+func testGrantUpdates(t *testing.T, server *apiserver.Server) {
+	const (
+		refused = "EtcdCluster ab03 has open grants"
+		first   = `{"node":"etcd-1","nodeUID":"u1","members":["1"],"drain":{"time":"2026-01-02T03:04:05Z"}}`
+		second  = `{"node":"etcd-2","nodeUID":"u2","members":["2"],"delete":{"time":"2026-01-02T03:04:05Z"}}`
+		emptied = `{"node":"etcd-2","nodeUID":"u2","members":[]}`
+		none    = `{"spec":{"grants":null}}`
+		noGlass = `{"metadata":{"annotations":{"holdfast.dev/break-glass":null}}}`
+	)
+	createRole(t, server, "cluster-patcher", rbacv1.PolicyRule{
+		APIGroups: []string{"holdfast.dev"}, Resources: []string{"etcdclusters"}, Verbs: []string{"patch"},
+	})
+	bindRole(t, server, "cluster-patcher", "User", "cluster-patcher")
+	users := map[string]*kubernetes.Clientset{
+		"admin":   server.Client(),
+		"patcher": as(t, server, rest.ImpersonationConfig{UserName: "cluster-patcher"}),
+		"webhook": serviceAccount(t, server, "holdfast-webhook", ""),
+	}
+	patch := func(user, body string, dryRun ...string) error {
+		request := users[user].RESTClient().Patch("application/merge-patch+json").AbsPath(clusterPath, "ab03")
+		for _, value := range dryRun {
+			request.Param("dryRun", value)
+		}
+		return request.Body([]byte(body)).Do(t.Context()).Error()
+	}
+	grants := func(list ...string) string { return `{"spec":{"grants":[` + strings.Join(list, ",") + `]}}` }
+	admin := server.Client().RESTClient()
+	made, err := admin.Post().AbsPath(clusterPath).Body([]byte(
+		`{"apiVersion":"holdfast.dev/v1alpha1","kind":"EtcdCluster","metadata":{"name":"ab03"}}`)).Do(t.Context()).Raw()
+	require.NoError(t, err)
+	key := `"metadata":{"annotations":{"holdfast.dev/break-glass":"` + string(decode(t, made).GetUID()) + `"}}`
+	require.NoError(t, patch("admin", grants(first)), "the object has no grants")
+	require.NoError(t, patch("admin", grants(first, second)), "a further grant only refuses more")
+	require.Eventually(t, func() bool { return patch("patcher", "{}", metav1.DryRunAll) == nil }, soon, poll,
+		"the authorizer reads bindings through a watch")
+
+	for name, test := range map[string]struct{ user, patch, want string }{
+		"all dropped":      {"admin", none, refused},
+		"empty list":       {"admin", grants(), refused},
+		"spec dropped":     {"admin", `{"spec":null}`, refused},
+		"one dropped":      {"admin", grants(first), refused},
+		"one emptied":      {"admin", grants(first, emptied), refused},
+		"brings its key":   {"admin", "{" + key + `,"spec":{"grants":null}}`, refused},
+		"by a patcher":     {"patcher", none, refused},
+		"other order":      {"admin", grants(second, first), ""},
+		"members":          {"admin", `{"spec":{"members":[{"memberID":"1","node":"etcd-1","nodeUID":"u1"}]}}`, ""},
+		"label":            {"admin", labels(`{"x":"y"}`), ""},
+		"settle":           {"patcher", annotations(`{"holdfast.dev/settle":"u1"}`), ""},
+		"webhook drops":    {"webhook", grants(second), ""},
+		"webhook replaces": {"webhook", grants(first, emptied), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireVerdict(t, test.want, patch(test.user, test.patch, metav1.DryRunAll))
+		})
+	}
+	require.ErrorContains(t, patch("admin", grants(first)), "(nodes etcd-2)", "not the grant that stays")
+	require.NoError(t, patch("admin", "{"+key+"}"))
+	requireVerdict(t, refused, patch("patcher", none, metav1.DryRunAll))
+	require.NoError(t, patch("admin", grants(first)), "the key came with an earlier request")
+
+	// The finalizer of a deleted object can be removed while it has grants.
+	require.NoError(t, patch("admin", `{"metadata":{"finalizers":["example.org/x"]}}`))
+	require.NoError(t, admin.Delete().AbsPath(clusterPath, "ab03").Do(t.Context()).Error())
+	require.NoError(t, patch("admin", noGlass))
+	requireVerdict(t, refused, patch("admin", none, metav1.DryRunAll))
+	require.NoError(t, patch("patcher", `{"metadata":{"finalizers":null}}`))
+	require.True(t, apierrors.IsNotFound(admin.Get().AbsPath(clusterPath, "ab03").Do(t.Context()).Error()))
 }

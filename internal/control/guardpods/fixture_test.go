@@ -43,7 +43,7 @@ const (
 // kubelet runs all pods of the namespace.
 type fixture struct {
 	*apiserver.Server
-	client client.Client
+	client client.Client // of the webhook
 	admin  typedcorev1.PodInterface
 	image  string
 }
@@ -52,8 +52,9 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{Server: apiserver.NewInstalled(t)}
 	f.admin = f.Server.Client().CoreV1().Pods(guard.Namespace)
-	var err error
-	f.client, err = client.New(f.Admin(), client.Options{Scheme: scheme(t)})
+	webhook, err := f.ServiceAccountConfig(t.Context(), guard.Namespace, "holdfast-webhook", "")
+	require.NoError(t, err)
+	f.client, err = client.New(webhook, client.Options{Scheme: scheme(t)})
 	require.NoError(t, err)
 	// An injector puts its container in front, as in addAgent.
 	agents, err := f.Server.Client().AppsV1().DaemonSets(guard.Namespace).Patch(t.Context(), "holdfast-agent",

@@ -22,7 +22,9 @@ func testChanges(t *testing.T, server *apiserver.Server) {
 	t.Run("uninstall", func(t *testing.T) { testUninstallRights(t, f) })
 	t.Run("completion", func(t *testing.T) { testNameCompletion(t, f) })
 	for _, command := range []string{
-		`patch etcdclusters c1 c2 c3 c4 --type=merge -p {"spec":{"grants":null}}`,
+		// The policy lets only the webhook end grants.
+		`patch etcdclusters c1 c2 c3 c4 --type=merge -p {"spec":{"grants":null}} ` +
+			"--as=system:serviceaccount:holdfast-system:holdfast-webhook",
 		"delete etcdclusters --all", "delete nodes --all",
 	} {
 		_, err := server.Kubectl(t.Context(), strings.Fields(command)...)

@@ -37,7 +37,7 @@ func settleWithLeader(t *testing.T, c *reviewedCluster) {
 		grant(t, f, i)
 	}
 	var ahead atomic.Int64
-	runLeader(t, f, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
+	runLeader(t, c, func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) })
 
 	settle := func(name string) (code int, out string) {
 		return runTyped(t.Context(), t, "", "--kubeconfig="+c.server.Kubeconfig(), "settle", name, "--yes")
@@ -125,14 +125,14 @@ func grant(t *testing.T, f *storetest.Fixture, i int) {
 }
 
 // runLeader runs the leader of the webhook until the test ends.
-func runLeader(t *testing.T, f *storetest.Fixture, now func() time.Time) {
+func runLeader(t *testing.T, c *reviewedCluster, now func() time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	store, log := f.OpenStore(), slog.New(slog.NewTextHandler(t.Output(), nil))
-	c := leader.New(leader.Options{
+	store, log := c.openStore(), slog.New(slog.NewTextHandler(t.Output(), nil))
+	l := leader.New(leader.Options{
 		Store: store, Log: log, Registerer: prometheus.NewRegistry(), ResolveAfter: time.Hour, Now: now,
 	})
-	loops, err := world.Loop{Store: store, Log: log}.Runnables(c)
+	loops, err := world.Loop{Store: store, Log: log}.Runnables(l)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- loops[0].Start(ctx) }()

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/holdfast-dev/holdfast/internal/control/admission"
+	"github.com/holdfast-dev/holdfast/internal/control/clusterstore"
 	"github.com/holdfast-dev/holdfast/internal/control/clusterstore/storetest"
 	"github.com/holdfast-dev/holdfast/internal/control/review"
 	"github.com/holdfast-dev/holdfast/internal/testenv/apiserver"
@@ -51,11 +52,21 @@ func newReviewedCluster(t *testing.T, server *apiserver.Server, number int) *rev
 	return &reviewedCluster{Fixture: f, t: t, server: server}
 }
 
+// openStore returns the store of a replica of the webhook, which writes with its account.
+func (c *reviewedCluster) openStore() *clusterstore.Store {
+	c.t.Helper()
+	config, err := c.server.ServiceAccountConfig(c.t.Context(), "holdfast-system", "holdfast-webhook", "")
+	require.NoError(c.t, err)
+	webhook, err := client.New(config, client.Options{Scheme: c.Client.Scheme()})
+	require.NoError(c.t, err)
+	return c.OpenStore(func(o *clusterstore.Options) { o.Client, o.Reader = webhook, webhook })
+}
+
 // serveWebhook lets the API server ask the webhook until the end of the test. It does not start the
 // leader, so nothing but the test changes the EtcdClusters.
 func (c *reviewedCluster) serveWebhook() *httptest.Server {
 	c.t.Helper()
-	store := c.OpenStore()
+	store := c.openStore()
 	handler := admission.New(admission.Options{
 		Reviewer: review.New(review.Options{Store: store}), Nodes: store.CachedNodes, Events: &record.FakeRecorder{},
 		Node: func(ctx context.Context, name string) (*corev1.Node, error) {
