@@ -50,6 +50,7 @@ func testPolicies(t *testing.T, server *apiserver.Server) {
 	// F26: a kubelet removed the break-glass annotation of its Node.
 	t.Run("break-glass", func(t *testing.T) { testBreakGlass(t, server) })
 	t.Run("grants", func(t *testing.T) { testGrants(t, server) })
+	// F101: the restore of a backup dropped the grant of a drain.
 	t.Run("updates of grants", func(t *testing.T) { testGrantUpdates(t, server) })
 	// F40: a stolen token of a replica ran or deleted pods.
 	t.Run("guard pods", func(t *testing.T) { testGuardPods(t, server) })
