@@ -74,18 +74,18 @@ func TestBreakGlassClock(t *testing.T) {
 		"without rights": {err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := time.Now().Add(-c.ahead)
+			server := func() time.Time { return time.Now().Add(-c.ahead) }
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"}}
 			kube := fake.NewClientBuilder().WithObjects(node).WithInterceptorFuncs(interceptor.Funcs{Create: func(
 				_ context.Context, _ client.WithWatch, review client.Object, _ ...client.CreateOption,
 			) error {
-				review.SetCreationTimestamp(metav1.NewTime(server))
+				review.SetCreationTimestamp(metav1.NewTime(server()))
 				return c.err
 			}}).Build()
 			s := &session{kube: kube, Streams: Streams{Out: io.Discard}, root: &cobra.Command{}, dryRun: true}
 			b := &breakGlassRun{session: s, reason: "x", duration: time.Hour}
 			require.NoError(t, b.run(t.Context(), []string{"n1"}))
-			_, err := quorum.ParseBreakGlass(b.value, node.UID, server)
+			_, err := quorum.ParseBreakGlass(b.value, node.UID, server())
 			require.NoError(t, err)
 		})
 	}
