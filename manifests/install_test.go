@@ -175,8 +175,8 @@ func TestPolicyBindings(t *testing.T) {
 	require.Equal(t, policies, bound)
 }
 
-// TestImages checks that the manifests, the end-to-end tests and the README use the names and
-// the tag that `make images` gives to the images.
+// TestImages checks that the manifests and the README use the names and the tag that
+// `make images` gives to the images.
 func TestImages(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
